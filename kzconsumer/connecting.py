@@ -14,10 +14,10 @@ import os
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain, zip_longest
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 import anyio
@@ -194,7 +194,7 @@ async def connect(
         at = targets[0].address[0]
         transport, made = await loop.create_connection(protocol, at, port, ssl=tls, server_hostname=name)
     else:
-        connected = await _first(targets, attempts)
+        connected = await _connected_to_one(targets, attempts)
         transport, made = await loop.create_connection(protocol, sock=connected, ssl=tls, server_hostname=name)
     _connected[made] = transport
     return transport
@@ -221,12 +221,10 @@ async def targets_of(host: str, port: int) -> list[SocketTarget]:
     return [target for target in chain.from_iterable(zip_longest(preferred, others)) if target is not None]
 
 
-async def _first(targets: Sequence[SocketTarget], attempts: Attempts) -> socket.socket:
+async def _connected_to_one(targets: Sequence[SocketTarget], attempts: Attempts) -> socket.socket:
     """A socket that is connected to one of them. Raises OSError."""
-    connected: socket.socket | None = None
 
-    async def attempt(target: SocketTarget, ended: anyio.Event) -> None:
-        nonlocal connected
+    async def attempt(target: SocketTarget) -> socket.socket | None:
         address = str(target.address[0])
         attempts.set(address, NO_ANSWER)
         try:
@@ -240,25 +238,51 @@ async def _first(targets: Sequence[SocketTarget], attempts: Attempts) -> socket.
         except OSError as error:
             refused = isinstance(error, ConnectionRefusedError)
             attempts.set(address, "connection refused" if refused else error.strerror or str(error))
-        else:
-            if connected is None:
-                connected = sock
-                tasks.cancel_scope.cancel()
-            else:
-                sock.close()  # two were answered at one moment
+            return None
+        return sock
+
+    connected = await first_success(targets, attempt, STAGGER, discard=socket.socket.close)
+    if connected is None:
+        raise OSError(str(attempts))
+    return connected
+
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+async def first_success(
+    targets: Iterable[A],
+    attempt: Callable[[A], Awaitable[R | None]],
+    pause: float,
+    *,
+    discard: Callable[[R], object] = lambda _: None,
+) -> R | None:
+    """The first result that is not None, the targets being tried in turn; None if there is none.
+
+    The next attempt begins after `pause` seconds, or at once if the last one has failed. Those before it go on.
+    `discard` gets each result that is not returned: two may come at one moment, or the caller is cancelled.
+    """
+    results: list[R] = []
+
+    async def begin(target: A, ended: anyio.Event) -> None:
+        result = await attempt(target)
+        if result is not None:
+            results.append(result)
+            tasks.cancel_scope.cancel()
         ended.set()
 
     try:
         async with anyio.create_task_group() as tasks:
             for target in targets:
                 ended = anyio.Event()
-                tasks.start_soon(attempt, target, ended)
-                with anyio.move_on_after(STAGGER):
+                tasks.start_soon(begin, target, ended)
+                with anyio.move_on_after(pause):
                     await ended.wait()
     except BaseException:
-        if connected is not None:
-            connected.close()
+        for each in results:
+            discard(each)
         raise
-    if connected is None:
-        raise OSError(str(attempts))
-    return connected
+    for each in results[1:]:
+        discard(each)
+    return results[0] if results else None

@@ -15,6 +15,7 @@ from anyio.abc import TaskGroup
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.transport import Security
 from kzconsumer.clock import now
+from kzconsumer.connecting import first_success
 from kzconsumer.errors import ConfigError, ConnectionLostError, KzConsumerError, SecurityError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker
@@ -168,21 +169,12 @@ async def first_answer(
     They are asked in this order. One that fails is followed by the next at once. So a broker that is silent, or behind
     an address that drops packets, delays the answer by half a second, and not by its timeout. `failed` gets each error.
     """
-    answers: list[A] = []
 
-    async def attempt(broker: Broker, ended: anyio.Event) -> None:
+    async def attempt(broker: Broker) -> A | None:
         try:
-            answers.append(await ask(await brokers.connection(broker, "control")))
+            return await ask(await brokers.connection(broker, "control"))
         except KzConsumerError as error:
             failed(error)
-        else:
-            tasks.cancel_scope.cancel()
-        ended.set()
+            return None
 
-    async with anyio.create_task_group() as tasks:
-        for broker in asked:
-            ended = anyio.Event()
-            tasks.start_soon(attempt, broker, ended)
-            with anyio.move_on_after(NEXT_BROKER):
-                await ended.wait()
-    return answers[0] if answers else None
+    return await first_success(asked, attempt, NEXT_BROKER)

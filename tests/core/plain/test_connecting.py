@@ -21,7 +21,7 @@ from kzconsumer import connecting
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.transport import Security
 from kzconsumer.clock import now
-from kzconsumer.connecting import STAGGER, connect, server_name
+from kzconsumer.connecting import STAGGER, connect, first_success, server_name
 from kzconsumer.errors import ConnectionLostError, SecurityError
 from kzconsumer.model import Broker
 from kzconsumer.zookeeper.credentials import Access
@@ -296,6 +296,32 @@ async def test_who_gives_up_leaves_no_connection(server: Server, named: Callable
     with anyio.move_on_after(0.4) as gave_up:
         await reached("kz.test", server.port)
     assert gave_up.cancelled_caught
+
+
+async def test_what_comes_beside_the_first_success_is_discarded() -> None:
+    both, discarded = anyio.Event(), list[int]()
+
+    async def attempt(target: int) -> int:
+        if target == 2:
+            both.set()
+        with anyio.CancelScope(shield=True):
+            await both.wait()
+        return target
+
+    found = await first_success([1, 2], attempt, 0.001, discard=discarded.append)
+    assert sorted([found or 0, *discarded]) == [1, 2]
+
+
+async def test_a_success_that_comes_as_the_caller_gives_up_is_discarded() -> None:
+    discarded: list[int] = []
+
+    async def attempt(target: int) -> int:
+        gave_up.cancel()
+        return target
+
+    with anyio.CancelScope() as gave_up:
+        await first_success([1], attempt, 5, discard=discarded.append)
+    assert discarded == [1]
 
 
 async def test_families_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
