@@ -89,6 +89,14 @@ class ClusterMetadata:
                 self.addresses, self.announced = found, announced
         return bool(self.addresses)
 
+    def announcement_kept(self) -> bool:
+        """The group has kept the announced addresses. False if it had before."""
+        announced, self.announced = self.announced, False
+        return announced
+
+    def begin_at(self, addresses: tuple[str, ...]) -> None:
+        self.addresses = addresses
+
     async def _find(self) -> tuple[tuple[str, ...], bool]:
         fault: ZooKeeperError | None = None
         for group in await self._groups():

@@ -198,8 +198,7 @@ class ClusterTopics:
         if self._metadata.announced and not self._guest:
             found = self._metadata.addresses
             await self._keep(found)
-            if self._metadata.announced:
-                self._metadata.announced = False
+            if self._metadata.announcement_kept():
                 log.info(
                     "migration to KRaft: topics and brokers come from Metadata requests from now on", brokers=found
                 )
@@ -220,4 +219,4 @@ class ClusterTopics:
         known = tuple(f"{broker.host}:{broker.port}" for broker in self._metadata.known.values())
         if not self._configured and set(known) != set(self._metadata.addresses):
             await self._keep(known)
-            self._metadata.addresses = known
+            self._metadata.begin_at(known)
