@@ -87,6 +87,29 @@ def named(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     return name
 
 
+class Resolver:
+    """Resolves each name to LIVE; silent.test only once `answers` is set."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.answers = threading.Event()
+
+    def resolve(self, host: str, port: int, *_: int, **__: int) -> list[Any]:
+        self.asked.append(host)
+        if host == "silent.test":
+            self.answers.wait(20)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (LIVE, port))]
+
+
+@pytest.fixture
+def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
+    """In place of the system's."""
+    made = Resolver()
+    monkeypatch.setattr(socket, "getaddrinfo", made.resolve)
+    yield made
+    made.answers.set()
+
+
 class Nothing(asyncio.Protocol):
     """Takes no notice of what comes."""
 
@@ -186,63 +209,38 @@ async def test_a_name_is_looked_up_for_each_connection(server: Server, named: Ca
 
 
 @on_both_loops
-async def test_a_name_that_the_resolver_does_not_answer_for_delays_no_other(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_name_that_the_resolver_does_not_answer_for_delays_no_other(server: Server, resolver: Resolver) -> None:
     """And is asked for once, however often a connection is tried: each try would occupy a thread."""
-    asked: list[str] = []
-    answers = threading.Event()
-
-    def resolve(host: str, port: int, *_: int, **__: int) -> list[Any]:
-        asked.append(host)
-        if host == "silent.test":
-            answers.wait(20)
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (LIVE, port))]
-
-    monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    try:
-        for _ in range(10):
-            with anyio.move_on_after(0.02) as tried:
-                await reached("silent.test", server.port)
-            assert tried.cancelled_caught
-        with anyio.fail_after(2):
-            assert await reached("kz.test", server.port) == LIVE
-        assert asked == ["silent.test", "kz.test"]
-    finally:
-        answers.set()
+    for _ in range(10):
+        with anyio.move_on_after(0.02) as tried:
+            await reached("silent.test", server.port)
+        assert tried.cancelled_caught
+    with anyio.fail_after(2):
+        assert await reached("kz.test", server.port) == LIVE
+    assert resolver.asked == ["silent.test", "kz.test"]
+    resolver.answers.set()
     with anyio.fail_after(2):
         assert await reached("silent.test", server.port) == LIVE
 
 
 @on_both_loops
 async def test_an_answer_of_the_resolver_that_comes_late_is_for_the_next_attempt(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: Server, resolver: Resolver
 ) -> None:
     """An attempt may have less time than a resolver whose first server is down. Then the name is looked up again."""
-    asked: list[str] = []
-    answers = threading.Event()
-
-    def resolve(host: str, port: int, *_: int, **__: int) -> list[Any]:
-        asked.append(host)
-        answers.wait(20)
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (LIVE, port))]
-
-    monkeypatch.setattr(socket, "getaddrinfo", resolve)
     late = "no answer from the resolver \\(DNS\\) for this name"
-    try:
-        with pytest.raises(ConnectionLostError, match=f"no answer within 0.0 s: {late}"):
-            await Link.open("kz.test", server.port, b"", timeout=0.02, on_event=print, on_zxid=print)
-        with pytest.raises(ConnectionLostError, match=f"not connected within 0.02 s: {late}"):
-            await BrokerConnection.open(Broker(1, "kz.test", server.port), client_id="t", timeout=0.02)
-    finally:
-        answers.set()
+    with pytest.raises(ConnectionLostError, match=f"no answer within 0.0 s: {late}"):
+        await Link.open("silent.test", server.port, b"", timeout=0.02, on_event=print, on_zxid=print)
+    with pytest.raises(ConnectionLostError, match=f"not connected within 0.02 s: {late}"):
+        await BrokerConnection.open(Broker(1, "silent.test", server.port), client_id="t", timeout=0.02)
+    resolver.answers.set()
     with anyio.fail_after(5):
-        while "look-up of kz.test" in [thread.name for thread in threading.enumerate()]:
+        while "look-up of silent.test" in [thread.name for thread in threading.enumerate()]:
             await anyio.sleep(0.001)
         await anyio.sleep(0.01)
         for looked_up in (1, 2):
-            assert await reached("kz.test", server.port) == LIVE
-            assert asked == looked_up * ["kz.test"]
+            assert await reached("silent.test", server.port) == LIVE
+            assert resolver.asked == looked_up * ["silent.test"]
 
 
 async def test_without_a_thread_a_name_is_an_error_of_this_connection(

@@ -215,9 +215,8 @@ def test_a_daemon_whose_session_expires_while_it_waits_for_the_first_broker_begi
         daemons.group.take_brokers(20.0)
         daemon = daemons.start(Scene(brokers=2), 0.0, topics={"t": 1})
         daemons.world.pass_time(2.0)
-        daemons.group.network.set_silent(daemon.process, True)
-        daemons.world.pass_time(2 * SESSION_TIMEOUT)
-        daemons.group.network.set_silent(daemon.process, False)
+        with daemons.group.network.silence(daemon.process):
+            daemons.world.pass_time(2 * SESSION_TIMEOUT)
         daemons.come_to_an_end(45.0)
 
 
@@ -228,12 +227,11 @@ def test_a_daemon_that_reads_other_topics_goes_on_though_its_last_commit_failed(
         daemons.group.logs.burst(300)
         daemon = daemons.start(Scene(brokers=2), 0.3, topics={"t": 1})
         daemons.world.pass_time(0.9)
-        daemons.group.network.set_silent(daemon.process, True)
-        daemons.world.pass_time(7.0)
-        daemons.reload(daemon, "subscription", topics={"t": 2})
-        daemons.world.pass_time(10.0)
-        assert "final commit failed" in {event["event"].partition(":")[0] for event in daemons.group.events}
-        daemons.group.network.set_silent(daemon.process, False)
+        with daemons.group.network.silence(daemon.process):
+            daemons.world.pass_time(7.0)
+            daemons.reload(daemon, "subscription", topics={"t": 2})
+            daemons.world.pass_time(10.0)
+            assert "final commit failed" in {event["event"].partition(":")[0] for event in daemons.group.events}
         daemons.come_to_an_end(45.0)
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tests.support.simulated.ensemble import Connection, Ensemble, Peer
@@ -120,6 +121,12 @@ class SimulatedNetwork:
         self.silent.discard(process)
         for line in self.lines_of(process):
             line.resume()
+
+    @contextmanager
+    def silence(self, process: Process) -> Iterator[None]:
+        self.set_silent(process, True)
+        yield
+        self.set_silent(process, False)
 
 
 class _NoSocket:
