@@ -79,6 +79,8 @@ class RebalanceCounters:
         self.seconds = Timing()
         self.last: RebalanceOutcome | None = None
         """How the last attempt ended."""
+        self.attempts = Attempts()
+        """A claim that is blocked by another owner is no failure."""
 
     def add(self, rebalance: Rebalance) -> None:
         self.counts[kind_of(rebalance.reasons[0]), rebalance.outcome] += 1
@@ -88,6 +90,49 @@ class RebalanceCounters:
         changes = rebalance.moved or rebalance.released or rebalance.claimed
         if changes or last is None or rebalance.outcome not in ("done", last):
             self.timeline.append(rebalance)
+
+
+class Attempts:
+    """Since when none of the attempts at one thing has succeeded. One that hangs has not succeeded either.
+
+    Times are those of `kzconsumer.clock`.
+    """
+
+    def __init__(self) -> None:
+        self.failure: str | None = None
+        """Why the last one that ended failed; None if it succeeded, or was cancelled."""
+        self._failing_since: float | None = None
+        self._begun: dict[object, float] = {}
+
+    @contextmanager
+    def one(self, now: float) -> Iterator[None]:
+        """An attempt that begins. It has failed if it raises or is cancelled; if not, call `succeeded` or `failed`."""
+        key = object()
+        self._begun[key] = now
+        try:
+            yield
+        except BaseException as error:
+            self.failed(str(error) if isinstance(error, Exception) else self.failure, now)
+            raise
+        finally:
+            del self._begun[key]
+
+    def failed(self, reason: str | None, began: float) -> None:
+        self.failure = reason
+        self._failing_since = began if self._failing_since is None else min(began, self._failing_since)
+
+    def succeeded(self) -> None:
+        self.failure = self._failing_since = None
+
+    @property
+    def under_way_since(self) -> float | None:
+        return min(self._begun.values(), default=None)
+
+    @property
+    def unsuccessful_since(self) -> float | None:
+        """When the first one began of those that have not succeeded; None if the last one did."""
+        known = [each for each in (self._failing_since, self.under_way_since) if each is not None]
+        return min(known, default=None)
 
 
 class CommitCounters:
@@ -100,19 +145,15 @@ class CommitCounters:
         """Of partitions; "lost" if the claim was lost, "refused" by the brokers. A copy in the brokers counts, too."""
         self.rounds = 0
         """Successful commits, also those with nothing to store."""
-        self.failure: str | None = None
-        """Why the last commit failed; None if it succeeded."""
+        self.attempts = Attempts()
 
     @contextmanager
-    def one_round(self) -> Iterator[None]:
-        """A commit: counted if it succeeds, else its failure is kept until one does."""
-        try:
+    def one_round(self, now: float) -> Iterator[None]:
+        """A commit, which is counted if it succeeds."""
+        with self.attempts.one(now):
             yield
-        except Exception as error:
-            self.failure = str(error)
-            raise
         self.rounds += 1
-        self.failure = None
+        self.attempts.succeeded()
 
 
 class Counters:

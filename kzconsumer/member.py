@@ -18,7 +18,7 @@ from kzconsumer.assignors import Assignor
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.log_reads import EARLIEST, ISOLATION_LEVELS, LATEST, ListedOffset
 from kzconsumer.clock import now
-from kzconsumer.counters import Counters
+from kzconsumer.counters import Attempts, Counters
 from kzconsumer.end_offsets import EndOffsets, owned_finished, run_finished
 from kzconsumer.errors import CoordinatorError, KzConsumerError, NotFoundError, SessionExpiredError, ZooKeeperError
 from kzconsumer.fetcher.corrupt_batches import CorruptPolicy
@@ -87,6 +87,12 @@ class MemberParts(NamedTuple):
     trigger: RebalanceTrigger
     watches: Watches
     fetchers: FetcherManager
+
+
+class Unsuccessful(NamedTuple):
+    since: float
+    """`kzconsumer.clock`"""
+    reason: str
 
 
 class Member:
@@ -213,6 +219,7 @@ class Member:
                 tasks.start_soon(self._join)
                 tasks.start_soon(self._topics.poll)
                 tasks.start_soon(self._commit_periodically)
+                tasks.start_soon(self._report_hanging)
                 tasks.start_soon(self._raise_on_expiry)
                 if self._state.end_offsets is not None:
                     tasks.start_soon(self._finish, self._state.end_offsets)
@@ -331,6 +338,40 @@ class Member:
             except (CoordinatorError, ZooKeeperError) as error:
                 log.error("periodic commit failed, the next one retries", reason=str(error), again=True)
 
+    async def _report_hanging(self) -> None:
+        """What hangs raises nothing that could be logged."""
+        counters = self._state.counters
+        while True:
+            limit = self._settings.status.stalled_after
+            with anyio.move_on_after(limit):
+                await self._reconfigured.wait()
+                continue
+            for event, found, attempts in (
+                ("commit hangs, offsets are not stored", self.commits_fail, counters.commits.attempts),
+                ("rebalance hangs", self.rebalances_fail, counters.rebalances.attempts),
+            ):
+                began = attempts.under_way_since
+                if found is not None and began is not None and now() - began >= limit:
+                    log.error(event, seconds=round(now() - began), reason=found.reason)
+
+    @property
+    def commits_fail(self) -> Unsuccessful | None:
+        """Since when no commit has succeeded; None if one has within `[status] stalled_after`, or had no reason to."""
+        return self._unsuccessful(self._state.counters.commits.attempts, self._settings.status.stalled_after)
+
+    @property
+    def rebalances_fail(self) -> Unsuccessful | None:
+        """The same of rebalances, which may have to wait for work in hand."""
+        limit = self._settings.status.stalled_after + self._settings.group.revoke_deadline
+        return self._unsuccessful(self._state.counters.rebalances.attempts, limit)
+
+    def _unsuccessful(self, attempts: Attempts, limit: float) -> Unsuccessful | None:
+        since, began = attempts.unsuccessful_since, attempts.under_way_since
+        if since is None or now() - since < limit:
+            return None
+        silent = self._session.why_unanswered(began) if began is not None else None
+        return Unsuccessful(since, silent or attempts.failure or "no answer")
+
     async def _finish(self, end_offsets: EndOffsets) -> None:
         """End the streams when all has been processed up to its end: what is owned, or all of the group's run."""
         positions = self.owned.positions
@@ -392,4 +433,5 @@ class Member:
 
     def _log_uncommitted(self, reason: object) -> None:
         self.left_uncommitted = True
+        self._state.counters.commits.attempts.failed(str(reason), now())
         log.error("final commit failed: records since the previous commit will be redelivered", reason=str(reason))

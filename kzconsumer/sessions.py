@@ -144,11 +144,6 @@ class Sessions:
         return self._session.task_last_ran if self._session is not None else now()
 
     @property
-    def postponed(self) -> str | None:
-        """Why ZooKeeper does not execute a request at the moment."""
-        return self._session.postponed if self._session is not None else None
-
-    @property
     def refusals(self) -> tuple[str, ...]:
         """Why no ZooKeeper server is connected, by server."""
         return self._session.refusals if self._session is not None else ()

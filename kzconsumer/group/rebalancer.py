@@ -194,7 +194,8 @@ class Rebalancer:
     async def _attempt(self, reasons: list[str]) -> bool:
         began = now()
         try:
-            return await self._rebalance(reasons, began)
+            with self._counters.attempts.one(began):
+                return await self._rebalance(reasons, began)
         except (ConnectionLostError, CoordinatorError, BrokersUnreachableError, ZooKeeperError):
             self._count(began, reasons, "interrupted")
             raise
@@ -226,6 +227,7 @@ class Rebalancer:
         self._complete = False
         if not await self._topics.broker_ids():
             self._notices.once("no broker registered", "/brokers/ids")
+            self._counters.attempts.failed("no broker is registered", began)
             self.rebalanced_once.set()
             # An event reports those that register. But none reports what is there since ZooKeeper was restored from a
             # copy, and before its first rebalance a member does not look.
@@ -266,6 +268,7 @@ class Rebalancer:
                 "partitions owned", partitions=[f"{p} by {thread}" for p, thread in sorted(self._owned.held.items())]
             )
         await self._await_blocked(failed, snapshot)
+        self._counters.attempts.succeeded()
         self.rebalanced_once.set()
         self._reconciler.rebalanced(snapshot, assigned)
         self._complete = not failed

@@ -155,8 +155,8 @@ class Committer:
 
         Raises SessionExpiredError, ZooKeeperError, CoordinatorError: the next commit tries again.
         """
-        async with self._one_at_a_time:
-            with self._counters.one_round():
+        with self._counters.one_round(now()):  # also while another write, of a plan or a release, hangs
+            async with self._one_at_a_time:
                 again = now() - self._stored_again >= STORE_AGAIN
                 await self._write_due(self._positions, again=again and self._storage.forgets)
                 raise_refused(await self._copy(self._positions, again=again))

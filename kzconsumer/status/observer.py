@@ -23,7 +23,7 @@ from kzconsumer.group.group_overview import OverviewPartition
 from kzconsumer.lag.partition import RATED, FetchedTimes, Measured, PartitionFacts, Reason, Why, partition_lag
 from kzconsumer.lag.totals import Total, behind_text, total
 from kzconsumer.logs.logger import get_logger
-from kzconsumer.member import Member
+from kzconsumer.member import Member, Unsuccessful
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.progress import Position
 from kzconsumer.registry.claim_record import blocked_by
@@ -35,6 +35,7 @@ from kzconsumer.status.partition_health import INTERVAL, ListedLog, PartitionSta
 from kzconsumer.status.report import (
     Assigned,
     BlockedClaim,
+    Failing,
     GroupMember,
     Point,
     Queue,
@@ -387,7 +388,8 @@ class Observer:
 
     def report(self) -> Report:
         sessions, runner = self._sessions, self._runner
-        group = sessions.member.group if sessions is not None and sessions.member is not None else None
+        member = sessions.member if sessions is not None else None
+        group = member.group if member is not None else None
         snapshot, assigned = group if group is not None else (None, {})
         threads: dict[str, dict[str, list[str]]] = {}
         for partition, thread in sorted(assigned.items()):
@@ -423,7 +425,8 @@ class Observer:
             blocked=self._blocked(),
             unreadable=self.counters.rebalances.last == "unreadable",
             missing=_missing(snapshot, me),
-            commit_failure=self.counters.commits.failure or (sessions.postponed if sessions is not None else None),
+            commits_fail=_failing(member.commits_fail) if member is not None else None,
+            rebalances_fail=_failing(member.rebalances_fail) if member is not None else None,
             queues=[
                 Queue(topic, thread, *cursor.queue.filled)
                 for (topic, thread), cursor in (sessions.cursors.items() if sessions is not None else ())
@@ -454,6 +457,10 @@ def _missing(snapshot: GroupSnapshot | None, member: str | None) -> tuple[str, .
     if snapshot is None or registration is None or has_wildcard(registration):
         return ()
     return tuple(sorted(set(registration.subscription).difference(snapshot.topics)))
+
+
+def _failing(found: Unsuccessful | None) -> Failing | None:
+    return None if found is None else Failing(round(time.time() - now() + found.since), found.reason)
 
 
 def _batch(status: BatchStatus) -> SinkBatch:

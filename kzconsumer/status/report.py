@@ -6,11 +6,12 @@ None, or a missing entry, means "not known".
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
 import msgspec
 
-from kzconsumer.display import plural, some
+from kzconsumer.display import moment, plural, some
 from kzconsumer.lag.partition import FRESH
 from kzconsumer.lag.totals import (
     MOST_NAMES,
@@ -122,6 +123,14 @@ class BlockedClaim(msgspec.Struct, frozen=True):
     """What holds it, in words."""
 
 
+class Failing(msgspec.Struct, frozen=True):
+    """What is attempted again and again, or hangs."""
+
+    since: float
+    """When the first attempt began that did not succeed, in seconds since 1970."""
+    reason: str
+
+
 class Report(msgspec.Struct, frozen=True):
     version: str
     started: float
@@ -144,8 +153,10 @@ class Report(msgspec.Struct, frozen=True):
     blocked: list[BlockedClaim]
     unreadable: bool
     """A node of the group is unreadable, so that no assignment can be computed."""
-    commit_failure: str | None
-    """Why the last commit failed; None if it succeeded."""
+    commits_fail: Failing | None
+    """None if a commit succeeded within `[status] stalled_after`."""
+    rebalances_fail: Failing | None
+    """The same of rebalances, which may have to wait for work in hand."""
     queues: list[Queue]
     batch: SinkBatch | None
     """The one being planned, written or committed, or the latest one."""
@@ -242,8 +253,13 @@ def examination(report: Report) -> Examination:
 
 
 def _failing(report: Report) -> Iterator[Finding]:
-    if report.commit_failure is not None:
-        yield finding("commits_fail", report.group, f"commits fail: {report.commit_failure}")
+    for id, what, found in (
+        ("commits_fail", "no commit has succeeded", report.commits_fail),
+        ("rebalances_fail", "no rebalance has succeeded", report.rebalances_fail),
+    ):
+        if found is not None:
+            since = moment(datetime.fromtimestamp(found.since, UTC))
+            yield finding(id, report.group, f"{what} since {since}: {found.reason}")
     if report.unreadable:
         text = "a node of the group is unreadable, so nothing can be assigned: the log names it"
         yield finding("not_readable", report.group, text)

@@ -83,6 +83,8 @@ class SessionLife:
         self._link: Link | None = None
         self._waiting: dict[CallerRequest[Any], None] = {}
         self._closing = False
+        self.last_loss: tuple[float, str] | None = None
+        """When a connection was lost (`kzconsumer.clock`), and why."""
         self._process = os.getpid()
         self._served = self._attached = clock.now()
         self._over = ""
@@ -106,6 +108,11 @@ class SessionLife:
     def postponed(self) -> str | None:
         """Why a request is not executed and sent again: the server is overloaded, or a quota is used up."""
         return next(iter(self._postponed.values()), None)
+
+    def why_unanswered(self, since: float) -> str | None:
+        """Why a request of that time (`kzconsumer.clock`) has no answer yet; None if that is unknown."""
+        lost_at, reason = self.last_loss or (0.0, None)
+        return self.postponed or "; ".join(self.refusals) or (reason if lost_at >= since else None)
 
     @property
     def unanswered(self) -> bool:
@@ -220,6 +227,7 @@ class SessionLife:
                 await self._serve(link)
                 self._heartbeat.detach()
                 if not self._over:
+                    self.last_loss = clock.now(), link.lost.result()
                     if link.refused is not None:
                         self._servers.refused([f"{link.where}: {link.refused}"])
                     log.warning("connection lost", host=link.where, session=self.name, reason=link.lost.result())

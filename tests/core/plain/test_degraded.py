@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.registry.claim_record import Blocked
 from kzconsumer.registry.group_records import Registration
 from kzconsumer.status.partition_health import PartitionStatus, behind_sink
-from kzconsumer.status.report import BlockedClaim, Report, degraded, examination
+from kzconsumer.status.report import BlockedClaim, Failing, Report, degraded, examination
 from tests.core.plain.test_status_metrics import report
 from tests.core.plain.test_status_report import changed, unknown
 
@@ -111,7 +112,11 @@ def test_partitions_that_nobody_answers_for() -> None:
 
 
 def test_failing_commits_come_first() -> None:
-    assert texts(of(stalled(0), commit_failure="no coordinator"))[0] == "commits fail: no coordinator"
+    fails = Failing(since=1_700_000_000, reason="no coordinator")
+    assert texts(of(stalled(0), commits_fail=fails, rebalances_fail=fails))[:2] == [
+        "no commit has succeeded since 2023-11-14T22:13:20Z: no coordinator",
+        "no rebalance has succeeded since 2023-11-14T22:13:20Z: no coordinator",
+    ]
 
 
 @pytest.mark.parametrize("fields", [{"joined": False}, {"session": "doubtful"}, {"alive": "nothing was fetched"}])
@@ -136,13 +141,22 @@ def test_health_has_three_values() -> None:
 
 
 def test_a_commit_fails_until_one_succeeds() -> None:
+    """Also one that hangs, and one that its caller gives up."""
     counters = CommitCounters()
-    with pytest.raises(OSError, match="gone"), counters.one_round():
+    attempts = counters.attempts
+    with counters.one_round(1.0):
+        assert (attempts.unsuccessful_since, attempts.under_way_since) == (1.0, 1.0)
+    assert (attempts.unsuccessful_since, attempts.failure, counters.rounds) == (None, None, 1)
+    with pytest.raises(OSError, match="gone"), counters.one_round(2.0):
         raise OSError("gone")
-    assert (counters.failure, counters.rounds) == ("gone", 0)
-    with counters.one_round():
-        pass
-    assert (counters.failure, counters.rounds) == (None, 1)
+    with pytest.raises(asyncio.CancelledError), counters.one_round(3.0):
+        raise asyncio.CancelledError
+    assert (attempts.unsuccessful_since, attempts.under_way_since, attempts.failure) == (2.0, None, "gone")
+    with counters.one_round(4.0):
+        with counters.one_round(5.0):
+            pass
+        assert (attempts.unsuccessful_since, counters.rounds) == (4.0, 2), "another one is still under way"
+    assert (attempts.unsuccessful_since, attempts.failure, counters.rounds) == (None, None, 3)
 
 
 def test_a_claim_is_reported_once_it_has_been_blocked_for_a_while() -> None:

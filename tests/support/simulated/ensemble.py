@@ -18,7 +18,7 @@ from tests.support.simulated import zookeeper_frames as frames
 from tests.support.simulated.virtual_time import World
 from tests.support.simulated.znode_tree import Refused, Tree
 
-SESSION_EXPIRED, SESSION_MOVED, QUOTA_EXCEEDED, THROTTLED = -112, -118, -125, -127
+NO_AUTH, SESSION_EXPIRED, SESSION_MOVED, QUOTA_EXCEEDED, THROTTLED = -102, -112, -118, -125, -127
 TICK = 0.5
 """A session expires between its timeout and this many seconds later."""
 NEVER = 1 << 62
@@ -60,6 +60,12 @@ LAG = (0.0005, 0.01)
 """Seconds between which a server is behind the decided transactions."""
 
 
+def written_below(path: str | None, operations: Sequence[Operation]) -> int | None:
+    """The index of the first operation that creates or sets a node below it."""
+    writes = (i for i, each in enumerate(operations) if isinstance(each, Create | SetData) and path is not None)
+    return next((i for i in writes if operations[i].path.startswith(path or "")), None)
+
+
 class Ensemble:
     """See the module. `committed` are called with every executed transaction, when it is decided."""
 
@@ -74,6 +80,10 @@ class Ensemble:
         """The share of requests that overloaded servers do not execute."""
         self.quota: str | None = None
         """Below this path no node is created or set: its quota is used up."""
+        self.forbidden: str | None = None
+        """Below this path only the operator may create or set nodes."""
+        self.too_large: str | None = None
+        """A request that creates or sets a node below this path closes its connection, as one beyond jute.maxbuffer."""
         self._last_session = 0x10_0000_0000
 
     def operate(self, *operations: Operation) -> None:
@@ -89,13 +99,13 @@ class Ensemble:
     def transact(self, session: int, operations: list[Operation]) -> tuple[int, list[Stat | None], int, int]:
         """Decides: the zxid, the stats, and the index and code of a refusal."""
         transaction = Transaction(self.tree.zxid + 1, session, operations, int(self.world.now * 1000))
-        if session != OPERATOR and (above := self.quota) is not None:
-            for index, operation in enumerate(operations):
-                if isinstance(operation, Create | SetData) and operation.path.startswith(above):
-                    transaction.operations = []
-                    self.tree.transact([], session, transaction.zxid, transaction.time_ms)
-                    self._decided(transaction, executed=False)
-                    return transaction.zxid, [], index, QUOTA_EXCEEDED
+        for above, code in ((self.quota, QUOTA_EXCEEDED), (self.forbidden, NO_AUTH)):
+            index = written_below(above, operations)
+            if session != OPERATOR and index is not None:
+                transaction.operations = []
+                self.tree.transact([], session, transaction.zxid, transaction.time_ms)
+                self._decided(transaction, executed=False)
+                return transaction.zxid, [], index, code
         stats, index, code = self.tree.transact(operations, session, transaction.zxid, transaction.time_ms)
         self._decided(transaction, executed=code == 0)
         return transaction.zxid, stats, index, code
@@ -369,6 +379,10 @@ class Connection:
             self._later(0, frames.reply(request.xid, self.server.tree.zxid, THROTTLED))
             return
         if request.kind in frames.WRITES or request.kind in (frames.SYNC, frames.CLOSE):
+            too_large = self.server.ensemble.too_large
+            if request.kind in frames.WRITES and written_below(too_large, request.operations) is not None:
+                self.close()
+                return
             if self.server.cut_off:
                 self._later(NEVER, b"")
                 return
