@@ -36,6 +36,7 @@ from kzconsumer.fetcher.throttle import RateLimit
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets.start_rules import missing
+from kzconsumer.registry.claim_record import Plan
 from kzconsumer.settings.sections import FetchSettings
 
 # Looks up the leaders of partitions that have none known, as one task of a membership.
@@ -272,29 +273,37 @@ class FetcherManager:
                 plan = state.progress.replay
                 assert plan is not None
                 begin, end = first.offset, last.offset if differs is None else min(last.offset, differs)
-                lacking = missing(plan, begin, end)
                 if end == last.offset < plan.until and now() - short.setdefault(state, now()) < END_PATIENCE:
                     continue
                 del self._replays[partition]
-                if end < plan.until:
-                    try:
-                        resumes = await self._reset.end_early(state, plan, begin, end, last.offset)
-                    except CoordinatorError as error:
-                        event = "planned range not abandoned, retrying"
-                        log.warning(event, **partition._asdict(), reason=str(error), again=True)
-                        self._replays.setdefault(partition, state)
-                        continue
-                else:
-                    resumes = not lacking or self._reset.begin_late(state, plan, begin)
-                if not resumes:
-                    state.fail(_replay_lost(state, lacking, begin, end))
-                elif state.progress.replay is None:
-                    self.start([state])
-                else:
+                if await self._is_replayed(state, plan, begin, end, last.offset):
                     whole.append(state)
             self._leader_finder.add(whole)
             if self._replays:
                 await anyio.sleep(PAUSE)
+
+    async def _is_replayed(self, state: FetchState, plan: Plan, begin: int, end: int, log_end: int) -> bool:
+        """Whether the range is fetched now. Its records are in the log from `begin` up to `end`, the log up to
+        `log_end`; the reset policy decides about those that are not.
+        """
+        lacking = missing(plan, begin, end)
+        if end < plan.until:
+            try:
+                resumes = await self._reset.end_early(state, plan, begin, end, log_end)
+            except CoordinatorError as error:
+                event = "planned range not abandoned, retrying"
+                log.warning(event, **state.topic_partition._asdict(), reason=str(error), again=True)
+                self._replays.setdefault(state.topic_partition, state)
+                return False
+        else:
+            resumes = not lacking or self._reset.begin_late(state, plan, begin)
+        if not resumes:
+            state.fail(_replay_lost(state, lacking, begin, end))
+            return False
+        if state.progress.replay is None:
+            self.start([state])
+            return False
+        return True
 
     async def _epoch_ends(
         self, waiting: Mapping[TopicPartition, FetchState]

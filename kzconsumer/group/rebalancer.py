@@ -252,27 +252,31 @@ class Rebalancer:
         most = REVOKE_DEADLINE_WITH_ORIGINALS if needs_looking(snapshot.members) else self._revoke_deadline
         self._claims.revoke_deadline = min(self._revoke_deadline, most)
         self._failed = failed = await self._carry_out(change, snapshot)
-        claimed = len(change.claim) - len(failed)
-        numbers = {
-            "members": len(snapshot.members),
-            "kept": len(change.keep),
-            "moved": len(change.move),
-            "released": len(change.release),
-            "claimed": claimed,
-            "blocked": len(failed),
-        }
-        ended = self._count(began, reasons, "blocked" if failed else "done", **numbers)
-        if change.release or change.move or claimed or not self.rebalanced_once.is_set():
-            log.info("rebalanced", generation=ended.generation, reasons=reasons, seconds=ended.seconds, **numbers)
-            log.debug(
-                "partitions owned", partitions=[f"{p} by {thread}" for p, thread in sorted(self._owned.held.items())]
-            )
+        self._report(change, len(snapshot.members), began, reasons)
         await self._await_blocked(failed, snapshot)
         self._counters.attempts.succeeded()
         self.rebalanced_once.set()
         self._reconciler.rebalanced(snapshot, assigned)
         self._complete = not failed
         return self._complete
+
+    def _report(self, change: AssignmentChange, members: int, began: float, reasons: list[str]) -> None:
+        """Count the rebalance that has carried out the change, and log it unless it is a later one without effect."""
+        claimed = len(change.claim) - len(self._failed)
+        numbers = {
+            "members": members,
+            "kept": len(change.keep),
+            "moved": len(change.move),
+            "released": len(change.release),
+            "claimed": claimed,
+            "blocked": len(self._failed),
+        }
+        ended = self._count(began, reasons, "blocked" if self._failed else "done", **numbers)
+        if change.release or change.move or claimed or not self.rebalanced_once.is_set():
+            log.info("rebalanced", generation=ended.generation, reasons=reasons, seconds=ended.seconds, **numbers)
+            log.debug(
+                "partitions owned", partitions=[f"{p} by {thread}" for p, thread in sorted(self._owned.held.items())]
+            )
 
     async def _carry_out(
         self, change: AssignmentChange, snapshot: GroupSnapshot

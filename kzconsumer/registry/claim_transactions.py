@@ -179,37 +179,48 @@ class OwnerRegistry:
                 )
             except ConnectionLostError:
                 # The node shows whether it was executed: ours, still free, or another member's.
-                fence = await repeated(partial(self._fence_of_ours, path, record_path))
-                if fence is None:
-                    continue
-                fence = await self.change_thread(fence, thread)
+                fence = await self._fence_for(partition, thread)
             except MultiFailedError as refused:
-                if refused.index == 0 and isinstance(refused.error, NodeExistsError):
-                    owner = await repeated(partial(self._watches.blocking, path, f"owner of {partition}"))
-                    if owner is not None and owner.stat.ephemeral_owner != self._session.id:
-                        return _blocked(path, owner)
-                    self._watches.forget(path)
-                    if owner is None:
-                        continue  # deleted between the two requests
-                    fence = await repeated(partial(self._fence_of_ours, path, record_path))
-                    if fence is None:
-                        continue
-                    fence = await self.change_thread(fence, thread)
-                elif refused.index > 2 and isinstance(refused.error, (BadVersionError, NoNodeError)):
-                    continue  # the offset was stored again, or deleted, since it was read
-                elif isinstance(refused.error, NoNodeError):
-                    await self._containers.make(partition.topic, made)
-                    continue
-                elif isinstance(refused.error, (BadVersionError, NodeExistsError)):
-                    continue  # the record has changed since it was read
-                else:
-                    raise refused.error from refused
+                outcome = await self._after_refusal(refused, partition, thread, made)
+                if isinstance(outcome, Blocked):
+                    return outcome
+                fence = outcome
             else:
                 moved = stats[2]
                 fence = Fence(OwnerNode(path, 1), record_path, moved.version if isinstance(moved, Stat) else 0)
+            if fence is None:
+                continue
             stored, version = await repeated(partial(self._stored, partition))
             self._log_recreated(partition, found, record, old, stored)
             return Claimed(fence, record, stored, version)
+
+    async def _after_refusal(
+        self, refused: MultiFailedError, partition: TopicPartition, thread: ConsumerThreadId, made: int
+    ) -> Fence | Blocked | None:
+        """Our fence if the owner node is ours already, or who blocks the claim; None if it is to be tried again."""
+        if refused.index == 0 and isinstance(refused.error, NodeExistsError):
+            path = self._paths.owner(partition)
+            owner = await repeated(partial(self._watches.blocking, path, f"owner of {partition}"))
+            if owner is not None and owner.stat.ephemeral_owner != self._session.id:
+                return _blocked(path, owner)
+            self._watches.forget(path)
+            if owner is None:
+                return None  # deleted between the two requests
+            return await self._fence_for(partition, thread)
+        if refused.index > 2 and isinstance(refused.error, (BadVersionError, NoNodeError)):
+            return None  # the offset was stored again, or deleted, since it was read
+        if isinstance(refused.error, NoNodeError):
+            await self._containers.make(partition.topic, made)
+            return None
+        if isinstance(refused.error, (BadVersionError, NodeExistsError)):
+            return None  # the record has changed since it was read
+        raise refused.error from refused
+
+    async def _fence_for(self, partition: TopicPartition, thread: ConsumerThreadId) -> Fence | None:
+        """That of our owner node, which names this thread afterwards; None if there is no node of ours."""
+        paths = self._paths.owner(partition), self._paths.claim_record(partition)
+        fence = await repeated(partial(self._fence_of_ours, *paths))
+        return await self.change_thread(fence, thread) if fence is not None else None
 
     async def change_thread(self, fence: Fence, thread: ConsumerThreadId) -> Fence:
         """Make another thread of this member the owner, without releasing.
