@@ -109,6 +109,10 @@ _SILENCE_OF_0_9: Final = 0.5
 _PART_OF_LIFETIME: Final = 0.8
 """Part of a SASL session's lifetime after which no more requests are sent: the last ones take time, too."""
 
+_MOST_IDLE: Final = 60.0
+"""Seconds without a request after which a connection is not used again. Firewalls, NAT gateways and load balancers
+forget idle ones, after a minute to an hour, and many tell nobody: a request on it would wait for its timeout."""
+
 _HANG_UPS: Final = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
 """What asyncio raises when the peer ends the connection in the TLS handshake."""
 
@@ -123,6 +127,7 @@ class BrokerConnection:
         self.versions = UNKNOWN
         self._transport = transport
         self._good_until = math.inf
+        self._used = now()
 
     @classmethod
     async def open(
@@ -260,6 +265,7 @@ class BrokerConnection:
 
     def send(self, request: Request[R], *, timeout: float) -> Response[R]:
         """`call` in two steps: the request is sent now, awaiting the result waits for the response."""
+        self._used = now()
         return self._transport.send(request, self.versions.choose(request.api_key), timeout)
 
     @property
@@ -279,12 +285,13 @@ class BrokerConnection:
 
     @property
     def worn_out(self) -> bool:
-        """Its SASL session expires soon, and the broker ends the connection then (KIP-368): open another.
+        """It has been idle for long, or its SASL session expires soon, when the broker ends it (KIP-368): open another.
 
         "Soon" is after _PART_OF_LIFETIME of the time, so that no request is on its way at the end. Not while a call is
         in flight: closing the connection would lose it.
         """
-        return now() >= self._good_until and not self._transport.in_flight
+        time = now()
+        return (time >= self._good_until or time - self._used > _MOST_IDLE) and not self._transport.in_flight
 
     def close(self) -> None:
         """Close at once: calls in flight raise ConnectionLostError."""

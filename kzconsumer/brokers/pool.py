@@ -73,8 +73,9 @@ class Brokers:
     async def connection(self, broker: Broker, purpose: str = "control") -> BrokerConnection:
         """The connection for this purpose, opened if necessary; concurrent callers share one attempt.
 
-        One to a former address of the broker, or near the end of its SASL session, is replaced. A cancelled caller does
-        not end the attempt. Raises ConnectionLostError, ProtocolError, BrokerError (see `BrokerConnection.open`).
+        One to a former address of the broker, idle for long, or near the end of its SASL session, is replaced. A
+        cancelled caller does not end the attempt. Raises ConnectionLostError, ProtocolError, BrokerError (see
+        `BrokerConnection.open`).
         """
         if self._tasks is None:
             raise ConnectionLostError(f"{broker}: connections are closed")

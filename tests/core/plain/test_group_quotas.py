@@ -99,7 +99,7 @@ def test_an_idle_connection_that_the_broker_closes_is_no_loss(meanwhile: bool) -
         member.pace = 90.0
         group.logs.burst(600)
         if meanwhile:
-            group.world.pass_time(75)
+            group.world.pass_time(55)
             group.brokers[0].hangs_up = True
         else:
             group.brokers[0].idle = 30.0
@@ -109,6 +109,25 @@ def test_an_idle_connection_that_the_broker_closes_is_no_loss(meanwhile: bool) -
         assert not group.brokers[0].hangs_up
         assert not logged(group, "broker lost")
         assert not logged(group, "fetch refused, looking up leader")
+        group.come_to_rest(30, 3)
+
+
+def test_connections_that_a_firewall_has_forgotten_are_not_used_again() -> None:
+    """Nobody answers there, nor says that the connection is lost: a record would wait for the request's timeout."""
+    with simulated_group(1, record_bytes=LARGE, fetch=TIGHT, brokers=2) as group:
+        member = joined(group)
+        group.logs.stop()
+        group.network.forgets = 90.0
+        group.world.pass_time(100)  # nothing looks for a leader, or compares logs
+        group.broker_faults.move_leader(FIRST, 0.0)
+        group.logs.grow_log(FIRST, 1)
+        assert group.world.pass_time(2, lambda: not left(group, member)), "the control connections"
+        member.pace = 120.0
+        group.logs.burst(600)
+        group.world.pass_time(119)  # nothing is fetched for want of room
+        member.pace = 0.0
+        assert group.world.pass_time(10, lambda: not left(group, member)), "the fetchers' connections"
+        assert not logged(group, "broker lost")
         group.come_to_rest(30, 3)
 
 

@@ -2,12 +2,13 @@
 
 `SimulatedNetwork` owns the connections and their faults. Faults are those of TCP: a connection that breaks
 with requests or replies on the way or in the middle of a response, a process that nothing reaches and that reaches
-nobody, slow lines.
+nobody, slow lines, a firewall that forgets connections.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -60,6 +61,9 @@ class SimulatedNetwork:
         """What is sent at one moment arrives at one moment: fewer schedules, and much less to simulate."""
         self.latency: dict[Process, tuple[float, float]] = {}
         self.silent: set[Process] = set()
+        self.forgets = math.inf
+        """Seconds without a byte after which a firewall drops a connection to a broker from its table. Nobody is told:
+        what either side sends from then on is lost."""
         self.brokerless: set[Process] = set()
         """These reach no broker."""
         self.losing: dict[Process, Loss] = {}
@@ -149,6 +153,8 @@ class Line(asyncio.Transport):
         self._to_server: deque[Parcel] = deque()
         self._to_client: deque[Parcel] = deque()
         self._client_closed = False
+        self._used = network.world.now
+        self._forgotten = False
 
     def __repr__(self) -> str:
         return f"<Line of {self.process}>"
@@ -195,6 +201,10 @@ class Line(asyncio.Transport):
 
     def _send(self, way: deque[Parcel], data: bytes, read: Callable[[], None], *, last: bool = False) -> None:
         world = self.network.world
+        self._forgotten |= not self.to_zookeeper and world.now - self._used > self.network.forgets
+        self._used = world.now
+        if self._forgotten:
+            return
         if self.network.joins and not last and way and way[-1].sent == world.now and not way[-1].last:
             way[-1] = way[-1]._replace(data=way[-1].data + data)
             return
