@@ -371,7 +371,7 @@ def test_only_groups_that_have_changed_are_read_again(from_brokers: bool, monkey
 
     async def script(session: ZooKeeperSession) -> None:
         await session.ensure(paths.BROKER_TOPICS)
-        await session.create(paths.topic("orders"), topic(2).data)
+        await session.create(paths.topic("orders"), topic(1).data)
         for name in names:
             await session.ensure(f"/consumers/{name}/offsets/orders/0")
             await session.set(f"/consumers/{name}/offsets/orders/0", b"1", -1)
@@ -412,7 +412,7 @@ def test_only_groups_that_have_changed_are_read_again(from_brokers: bool, monkey
         assert (again, "g009" in offsets) == ([], False)
         await session.ensure("/consumers/g009/offsets/orders/0")
         _, again, offsets = await read()
-        assert (again, offsets["g009"]) == (["g009"], [None])
+        assert (again, set(offsets["g009"])) == (["g009"], {None})
 
     async def no_topics(names: list[str]) -> dict[str, TopicMetadata]:
         return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import msgspec
@@ -44,7 +45,11 @@ def listed(pattern: str, subscription: dict[str, int]) -> Node:
 
 
 def topic(partitions: int) -> Node:
-    return node(msgspec.json.encode({"version": 1, "partitions": {str(number): [1] for number in range(partitions)}}))
+    return topic_of(range(partitions))
+
+
+def topic_of(numbers: Iterable[int]) -> Node:
+    return node(msgspec.json.encode({"version": 1, "partitions": {str(number): [1] for number in numbers}}))
 
 
 def group(
@@ -54,8 +59,11 @@ def group(
     claims: dict[str, Node] | None = None,
     topics: dict[str, Node] | None = None,
 ) -> GroupNodes:
-    """Leaves are given as `topic/partition`; there is a topic orders with four partitions unless given otherwise."""
-    topics = {"orders": topic(4)} if topics is None else topics
+    """Leaves are given as `topic/partition`. Unless given otherwise, there is a topic orders, with four partitions, or,
+    without members, with those of the four that have nodes."""
+    if topics is None:
+        named = {leaf for leaves in (owners, offsets, claims) for leaf in leaves or {}}
+        topics = {"orders": topic_of(n for n in range(4) if registrations or f"orders/{n}" in named)}
     below = {
         kind: {f"/consumers/g/{kind}/{leaf}": each for leaf, each in (leaves or {}).items()}
         for kind, leaves in (("owners", owners), ("offsets", offsets), ("claims", claims))

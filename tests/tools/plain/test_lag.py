@@ -39,7 +39,8 @@ ORDERS = [TopicPartition("orders", number) for number in range(8)]
 
 def lag_of(stored: dict[int, str], logs: dict[int, LogRange | Why], written: Mapping[int, float | Why]) -> GroupLag:
     """`written`: seconds between now and the next record's timestamp."""
-    known = facts(group({}, {}, {f"orders/{number}": node(text) for number, text in stored.items()}))
+    offsets = {f"orders/{number}": node(text) for number, text in stored.items()}
+    known = facts(group({}, {}, offsets))
     times = {ORDERS[n]: age if isinstance(age, Why) else round((NOW - age) * 1000) for n, age in written.items()}
     return whole(known, {ORDERS[n]: log for n, log in logs.items()}, times)
 
@@ -94,6 +95,27 @@ def test_a_group_without_partitions_has_no_lag_of_0() -> None:
     assert (found.lag, found.seconds, found.lag_at_least, found.seconds_at_least) == (None, None, 0, None)
     assert lag_table(found).splitlines()[0] == "group g: lag unknown; 0 partitions"
     assert "No offset is stored, and no member subscribes to a partition" in lag_table(found)
+
+
+def test_partitions_that_were_never_read_are_unknown_in_a_group_that_has_stopped() -> None:
+    """No member subscribes to them any more; that they have no offset beside others is no lag of 0."""
+    known = facts(group({}, {}, {"orders/1": node("10")}, topics={"orders": topic(4), "others": topic(2)}))
+    logs = {
+        ORDERS[0]: LogRange(0, 70),
+        ORDERS[1]: LogRange(0, 10),
+        ORDERS[2]: LogRange(0, 0),
+        ORDERS[3]: Why("no leader"),
+    }
+    found = whole(known, logs)
+    assert [(each.partition, each.stored, each.lag, each.why) for each in found.partitions] == [
+        (0, None, None, "never committed"),
+        (1, 10, 0, None),
+        (2, None, 0, None),
+        (3, None, None, "never committed"),
+    ]
+    assert (found.lag, found.lag_at_least, found.unknown) == (None, 0, {"never committed": 2})
+    head = lag_table(found).splitlines()[0]
+    assert head == "group g: lag unknown (2 unknown: never committed), behind unknown; 4 partitions"
 
 
 def test_what_is_known_is_shown_beside_what_is_not() -> None:
@@ -192,7 +214,7 @@ def created(node: Node, transaction: int) -> Node:
 def test_the_offset_of_an_earlier_topic_is_no_lag(stored: int, claimed: str | None, counts: bool) -> None:
     """The topic was deleted and created again in transaction 8. The rules are those of a claim."""
     claims = {"orders/0": node(encode_claim_record(ClaimRecord(1, "range", claimed)))} if claimed else {}
-    nodes = group({}, {}, {"orders/0": created(node("10"), stored)}, claims, {"orders": created(topic(4), 8)})
+    nodes = group({}, {}, {"orders/0": created(node("10"), stored)}, claims, {"orders": created(topic(1), 8)})
     known, logs = facts(nodes), {ORDERS[0]: LogRange(0, 10)}
     found = whole(known, logs)
     assert (found.lag, found.unknown) == ((0, {}) if counts else (None, {EARLIER: 1}))

@@ -171,6 +171,8 @@ async def foreign(cluster: Cluster, groups: list[str]) -> dict[str, Truth]:
                             stored, created = await stat(path), await stat(f"/brokers/topics/{topic}")
                             if stored.last_modified_zxid < created.created_zxid:
                                 rows[topic, int(name)] = b""
+                for number in there.get(topic, ()):  # also what was never read: members read whole topics
+                    rows.setdefault((topic, number), None)
             for member in await children(f"/consumers/{group}/ids"):
                 data = await client.get_data(f"/consumers/{group}/ids/{member}")
                 for topic in there if b"static" in data else ():

@@ -125,10 +125,9 @@ def _session(node: Node) -> str | None:
 
 
 def described_partitions(nodes: GroupNodes, known: GroupFacts) -> Iterator[DescribedPartition]:
-    """Those that a member subscribes to, and those that the group has nodes of."""
+    """Those that the group reads, and those that it has nodes of."""
     subscribed = {topic for topics in known.streams.values() for topic in topics}
-    wanted = {partition for partition in known.existing if partition.topic in subscribed}
-    for partition in sorted(wanted.union(known.owners, known.offsets, known.claimed)):
+    for partition in sorted(known.read.union(known.owners, known.offsets, known.claimed)):
         owner = known.owners.get(partition)
         node = nodes.owners.get(GroupPaths(nodes.group).owner(partition))
         yield DescribedPartition(

@@ -113,11 +113,11 @@ def next_offsets(known: GroupFacts, logs: Logs) -> dict[TopicPartition, int]:
 
 
 def partitions_of(known: GroupFacts) -> list[TopicPartition]:
-    """Partitions that a member subscribes to or that have a stored offset, in order. Of a topic that may not be
-    described those are known that have an owner."""
+    """What the group reads, and partitions that have a stored offset, in order. Of a topic that may not be described
+    those are known that have an owner."""
     subscribed = {topic for topics in known.streams.values() for topic in topics}
-    there = known.existing.union(each for each in known.owners if not known.gone(each))
-    return sorted({each for each in there if each.topic in subscribed}.union(known.offsets))
+    owned = {each for each in known.owners if each.topic in subscribed and not known.gone(each)}
+    return sorted(known.read.union(owned, known.offsets))
 
 
 def _host(thread: str, group: str) -> str | None:

@@ -143,6 +143,17 @@ class GroupFacts(msgspec.Struct, frozen=True):
         """
         return self.topics_known and partition not in self.existing and partition.topic not in self.unreadable_topics
 
+    @property
+    def read(self) -> set[TopicPartition]:
+        """The existing partitions of all topics that a member subscribes to, or that the group has nodes of.
+
+        A group that has stopped has no subscription. Members of it read whole topics, so a partition without offset
+        beside others with one is a partition that was not read yet.
+        """
+        topics = {topic for of_member in self.streams.values() for topic in of_member}
+        topics.update(each.topic for each in (*self.owners, *self.offsets, *self.claimed))
+        return {each for each in self.existing if each.topic in topics}
+
 
 def facts(nodes: GroupNodes) -> GroupFacts:
     findings: list[NodeFinding] = []
