@@ -70,6 +70,10 @@ class Logger:
         structlog: Any = sys.modules.get("structlog")
         is_configured = getattr(structlog, "is_configured", None)  # not yet there while another thread imports it
         if is_configured is not None and is_configured():
+            # Our own configuration (`logs.setup`) does the rest. An application's would show secrets, and not whose
+            # line it is.
+            if add_facts not in structlog.get_config()["processors"]:
+                fields = _complete(fields)
             try:
                 getattr(structlog.get_logger(self._name), level)(event, **fields)
             except Exception as failure:  # of the application's configuration, which must not end a member
@@ -79,14 +83,23 @@ class Logger:
         number = logging.getLevelNamesMapping()[level.upper()]
         if not self._standard.isEnabledFor(number):
             return
-        fields.pop("again", None)
-        error = fields.pop("exc_info", None)
-        fields = redacted({**(_FACTS.get() or {}), **fields})
+        fields = _complete(fields)
+        error = fields.pop("exception", None)
         text = " ".join([event, *(f"{name}={_shown(value)}" for name, value in fields.items())])
-        if error:  # as text: a handler would show what it says unredacted
-            found = error if isinstance(error, BaseException) else sys.exception()
-            text += "\n" + redacted_text("".join(traceback.format_exception(found)).rstrip())
+        if error:
+            text += f"\n{error}"
         self._standard.log(number, "%s", text, stacklevel=3, extra={"fields": fields})
+
+
+def _complete(fields: dict[str, Any]) -> dict[str, Any]:
+    """With the facts, without secrets, and with the traceback as text: a handler would show what it says unredacted."""
+    error = fields.get("exc_info")
+    shown: dict[str, Any] = {name: value for name, value in fields.items() if name not in ("again", "exc_info")}
+    shown = redacted({**(_FACTS.get() or {}), **shown})
+    if error:
+        found = error if isinstance(error, BaseException) else sys.exception()
+        shown["exception"] = redacted_text("".join(traceback.format_exception(found)).rstrip())
+    return shown
 
 
 def _shown(value: object) -> str:

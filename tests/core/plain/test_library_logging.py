@@ -84,6 +84,28 @@ def test_an_applications_structlog_is_used() -> None:
     assert events == [{"event": "partition lost", "log_level": "warning", "topic": "orders"}]
 
 
+async def test_an_applications_structlog_gets_whose_line_it_is_and_no_secrets() -> None:
+    url = "jdbc:postgresql://u:planted@host/db?password=planted"
+
+    async def member() -> None:
+        facts().update(group="orders", member="m")
+        get_logger("kzconsumer").warning("refused", url=url, options={"password": "planted"}, again=True)
+        try:
+            raise OSError(f"{url} refuses")
+        except OSError:
+            get_logger("kzconsumer").exception("failed", member="another")
+
+    with capture_logs() as events:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(member)
+    refused, failed = events
+    assert (refused["group"], refused["member"], failed["member"]) == ("orders", "m", "another")
+    assert set(refused) == {"event", "log_level", "group", "member", "url", "options"}
+    assert failed["exception"].startswith("Traceback (most recent call last):\n")
+    assert "host" in failed["exception"]
+    assert "planted" not in str(events)
+
+
 def test_a_line_that_an_applications_structlog_cannot_take_goes_to_the_standard_logger(
     unconfigured: None, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -100,7 +100,7 @@ def test_a_group_without_partitions_has_no_lag_of_0() -> None:
 def test_partitions_that_were_never_read_are_unknown_in_a_group_that_has_stopped() -> None:
     """No member subscribes to them any more; that they have no offset beside others is no lag of 0."""
     known = facts(group({}, {}, {"orders/1": node("10")}, topics={"orders": topic(4), "others": topic(2)}))
-    logs = {
+    logs: dict[TopicPartition, LogRange | Why] = {
         ORDERS[0]: LogRange(0, 70),
         ORDERS[1]: LogRange(0, 10),
         ORDERS[2]: LogRange(0, 0),
