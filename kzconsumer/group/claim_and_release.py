@@ -12,7 +12,7 @@ from functools import partial
 import anyio
 import msgspec
 
-from kzconsumer.errors import KzConsumerError, SessionExpiredError, TopicChangedError, ZooKeeperError
+from kzconsumer.errors import KzConsumerError, NotPermittedError, SessionExpiredError, TopicChangedError, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.group.listener import ListenerCalls
 from kzconsumer.group.owned_partitions import OwnedPartition, OwnedPartitions
@@ -117,8 +117,8 @@ class Claimer:
                 raise result
             if not isinstance(result, Claimed):
                 failed[partition] = result
-                if not isinstance(result, KzConsumerError):
-                    self._owned.doubtful.discard(partition)
+                if not isinstance(result, KzConsumerError) or isinstance(result, NotPermittedError):
+                    self._owned.doubtful.discard(partition)  # a sweep would fail at its closed nodes, again and again
             elif present.get(partition.topic) != incarnation:
                 failed[partition] = TopicChangedError(partition.topic)  # the next sweep deletes the owner node
             else:

@@ -252,6 +252,8 @@ class Rebalancer:
         most = REVOKE_DEADLINE_WITH_ORIGINALS if needs_looking(snapshot.members) else self._revoke_deadline
         self._claims.revoke_deadline = min(self._revoke_deadline, most)
         self._failed = failed = await self._carry_out(change, snapshot)
+        if not self._owned.held:
+            _raise_if_forbidden(failed.values())
         self._report(change, len(snapshot.members), began, reasons)
         await self._await_blocked(failed, snapshot)
         self._counters.attempts.succeeded()
@@ -366,10 +368,12 @@ class Rebalancer:
         """Watch the owners that block claims, and log each reason for a failed claim once."""
         blocked = {partition: why for partition, why in failed.items() if isinstance(why, Blocked)}
         self._notices.blocked(now(), blocked, snapshot.members)
+        refused = {partition: _reason(why) for partition, why in failed.items() if not isinstance(why, Blocked)}
+        self._notices.refused(now(), refused)
         await together([self._await_owner(partition, why) for partition, why in blocked.items()])
         for partition, why in failed.items():
-            if isinstance(why, ClaimRefused):
-                self._notices.once("partition not consumed", why.path, why.reason, error=True)
+            if isinstance(why, ClaimRefused | NotPermittedError):
+                self._notices.once("partition not consumed", why.path, refused[partition], error=True)
             elif not isinstance(why, Blocked):
                 log.warning("claim failed", **partition._asdict(), reason=str(why))
 
@@ -377,6 +381,23 @@ class Rebalancer:
         reason = f"owner of {partition}"
         if await self._watches.blocking(blocked.path, reason) is None:
             self._trigger.fire(reason)
+
+
+def _raise_if_forbidden(failed: Collection[Blocked | ClaimRefused | KzConsumerError]) -> None:
+    """Raises NotPermittedError if ACLs refuse all claims.
+
+    This member would own nothing, and keep its partitions from members of the right user.
+    """
+    errors = [why for why in failed if isinstance(why, NotPermittedError)]
+    if errors and len(errors) == len(failed):
+        raise errors[0]
+
+
+def _reason(why: ClaimRefused | KzConsumerError) -> str:
+    """Without the path, so that partitions with the same reason can be reported together."""
+    if isinstance(why, ClaimRefused):
+        return why.reason
+    return str(why).removeprefix(f"{why.path}: ") if isinstance(why, ZooKeeperError) else str(why)
 
 
 def longer(retry: float) -> float:

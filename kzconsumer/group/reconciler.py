@@ -46,6 +46,7 @@ class Notices:
         self._registration = registration
         self._logged: set[str] = set()
         self._blocked: dict[TopicPartition, tuple[Blocked, float]] = {}  # since when
+        self._refused: dict[TopicPartition, tuple[str, float]] = {}  # the same
         self._degraded: set[TopicPartition] = set()
 
     def once(self, event: str, about: str, reason: object = None, *, error: bool = False, **more: str) -> None:
@@ -74,6 +75,17 @@ class Notices:
             self._degraded.intersection_update(self._blocked)
             if not self._degraded:
                 log.info("no longer degraded")
+
+    def refused(self, now: float, refused: Mapping[TopicPartition, str]) -> None:
+        """`refused` has all claims that no owner node blocks, and that fail at the moment, with the reason."""
+        before = self._refused
+        self._refused = {
+            p: (why, before[p][1] if p in before and before[p][0] == why else now) for p, why in refused.items()
+        }
+
+    def lasting_refusals(self, now: float) -> dict[TopicPartition, str]:
+        """The claims that have failed for DEGRADED_AFTER."""
+        return {p: why for p, (why, since) in self._refused.items() if now - since >= DEGRADED_AFTER}
 
     def lasting(self, now: float) -> dict[TopicPartition, Blocked]:
         """The claims that have been blocked for DEGRADED_AFTER."""

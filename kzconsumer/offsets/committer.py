@@ -16,7 +16,7 @@ import msgspec
 
 from kzconsumer.clock import now
 from kzconsumer.counters import CommitCounters, CommitOutcome
-from kzconsumer.errors import CoordinatorError
+from kzconsumer.errors import CoordinatorError, ZooKeeperError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.coordinator import GroupCoordinator
@@ -256,6 +256,7 @@ class Committer:
     ) -> dict[TopicPartition, str]:
         """Store these offsets with these plans; a claim without one has none afterwards. Returns why some are refused.
 
+        Raises ZooKeeperError also if an ACL refuses some of them; the others are stored then.
         With `own_epoch` only offsets of the record's epoch: a new one may have been stored by a call that was cancelled
         before its progress was restarted.
         """
@@ -283,6 +284,7 @@ class Committer:
             self._counters.offsets[self._storage.name, "unknown"] += len(writes)
             raise
         refused: dict[TopicPartition, str] = {}
+        forbidden: ZooKeeperError | None = None
         for progress, write in writes.items():
             result = results[progress.topic_partition]
             self._counters.offsets[self._storage.name, _OUTCOMES[type(result)]] += 1
@@ -290,9 +292,14 @@ class Committer:
                 self.lose(progress, result.reason)
             elif isinstance(result, CommitRefused):
                 refused[progress.topic_partition] = result.reason
+                if result.error is not None and progress in self._positions:
+                    self._positions[progress].in_doubt = None  # its node, which may be unreadable, need not be asked
+                    forbidden = forbidden or result.error
             elif progress in self._positions:
                 position = self._positions[progress]
                 self._positions[progress] = _Position(_left(write, result, position.committed.copied))
+        if forbidden is not None:
+            raise forbidden
         return refused
 
     async def _copy(self, owned: Collection[Progress], *, again: bool = False) -> dict[TopicPartition, str]:

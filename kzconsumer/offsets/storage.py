@@ -17,6 +17,8 @@ from kzconsumer.errors import (
     MultiFailedError,
     NodeExistsError,
     NoNodeError,
+    NotPermittedError,
+    ZooKeeperError,
 )
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
@@ -31,9 +33,10 @@ from kzconsumer.zookeeper.watches import repeated, together
 
 
 class CommitRefused(msgspec.Struct, frozen=True):
-    """The partition is ours, and its offset was not stored."""
+    """The partition is ours, and its offset was not stored. `error`: that of ZooKeeper, if it has refused it."""
 
     reason: str
+    error: ZooKeeperError | None = None
 
 
 class OffsetStorage(Protocol):
@@ -145,9 +148,9 @@ class ZooKeeperOffsetStorage:
         self._session = session
         self._paths = paths
 
-    async def write(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored | Lost]:
-        """Store all offsets, in transactions of up to 64 partitions; a lost partition does not affect the others."""
-        results: dict[TopicPartition, Stored | Lost] = {}
+    async def write(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored | Lost | CommitRefused]:
+        """Store all offsets, in transactions of up to 64 partitions; each partition has an outcome of its own."""
+        results: dict[TopicPartition, Stored | Lost | CommitRefused] = {}
         for part in await together([self._write(part) for part in by_transaction(writes)]):
             results.update(part)
         return results
@@ -178,8 +181,8 @@ class ZooKeeperOffsetStorage:
         found = await together([self._session.find(self._paths.claim_record(partition)) for partition in stored])
         return {partition: _leader_epoch(node, at) for (partition, at), node in zip(stored.items(), found, strict=True)}
 
-    async def _write(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored | Lost]:
-        results: dict[TopicPartition, Stored | Lost] = {}
+    async def _write(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored | Lost | CommitRefused]:
+        results: dict[TopicPartition, Stored | Lost | CommitRefused] = {}
         pending = list(writes)
         while pending:
             try:
@@ -191,6 +194,8 @@ class ZooKeeperOffsetStorage:
                     results[write.topic_partition] = Lost(str(refused.error))
                 elif isinstance(refused.error, (BadVersionError, NodeExistsError, NoNodeError)):
                     pending.append(await repeated(partial(self._reread, write)))
+                elif isinstance(refused.error, NotPermittedError):
+                    results[write.topic_partition] = CommitRefused(str(refused.error), refused.error)
                 else:
                     raise refused.error from refused
             except ConnectionLostError:

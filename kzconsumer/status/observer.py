@@ -442,8 +442,10 @@ class Observer:
         if member is None or member.group is None:
             return []
         members = member.group[0].members
-        lasting = sorted(member.notices.lasting(now()).items())
-        return [BlockedClaim(*partition, why.owner, blocked_by(why, members).value) for partition, why in lasting]
+        lasting = member.notices.lasting(now()).items()
+        found = {partition: f"owned by {blocked_by(why, members).value}" for partition, why in lasting}
+        found |= member.notices.lasting_refusals(now())
+        return [BlockedClaim(*partition, why) for partition, why in sorted(found.items())]
 
     def _session(self) -> SessionState:
         if self._lease.held:

@@ -117,10 +117,8 @@ class BlockedClaim(msgspec.Struct, frozen=True):
 
     topic: str
     partition: int
-    owner: str
-    """The owner node's text."""
-    by: str
-    """What holds it, in words."""
+    why: str
+    """What holds it, or refuses the claim."""
 
 
 class Failing(msgspec.Struct, frozen=True):
@@ -283,9 +281,9 @@ def _stalled(report: Report) -> Iterator[Finding]:
 def _blocked(report: Report) -> Iterator[Finding]:
     found: dict[str, list[str]] = {}
     for each in report.blocked:
-        found.setdefault(each.by, []).append(f"{each.topic}-{each.partition}")
-    for holder, names in found.items():
-        yield of_partitions("claim_blocked", report.group, names, "not claimed", f"owned by {holder}")
+        found.setdefault(each.why, []).append(f"{each.topic}-{each.partition}")
+    for why, names in found.items():
+        yield of_partitions("claim_blocked", report.group, names, "not claimed", why)
 
 
 def _lost(report: Report) -> Iterator[Finding]:

@@ -81,9 +81,7 @@ def test_a_sentence_names_some_partitions_and_the_document_all() -> None:
 
 
 def test_claims_that_stay_blocked() -> None:
-    blocked = [
-        BlockedClaim("orders", n, "other-0", "a persistent node: only an operator may delete it") for n in (1, 2)
-    ]
+    blocked = [BlockedClaim("orders", n, "owned by a persistent node: only an operator may delete it") for n in (1, 2)]
     assert texts(of(blocked=blocked)) == [
         "2 partitions not claimed: orders-1, orders-2 (owned by a persistent node: only an operator may delete it)"
     ]

@@ -16,9 +16,9 @@ from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData, 
 from kzconsumer.zookeeper.watch_table import EventType
 from tests.support.simulated import zookeeper_frames as frames
 from tests.support.simulated.virtual_time import World
-from tests.support.simulated.znode_tree import Refused, Tree
+from tests.support.simulated.znode_tree import NO_AUTH, Refused, Tree
 
-NO_AUTH, SESSION_EXPIRED, SESSION_MOVED, QUOTA_EXCEEDED, THROTTLED = -102, -112, -118, -125, -127
+SESSION_EXPIRED, SESSION_MOVED, QUOTA_EXCEEDED, THROTTLED = -112, -118, -125, -127
 TICK = 0.5
 """A session expires between its timeout and this many seconds later."""
 NEVER = 1 << 62
@@ -71,7 +71,9 @@ class Ensemble:
 
     def __init__(self, world: World, servers: int = 3, lag: tuple[float, float] = LAG) -> None:
         self.world = world
-        self.tree = Tree()
+        self.closed: dict[str, str] = {}
+        """See `Tree.closed`."""
+        self.tree = Tree(self.closed)
         self.sessions: dict[int, Session] = {}
         self.log: list[Transaction] = []
         self.committed: list[Callable[[int, Sequence[Operation]], None]] = []
@@ -107,6 +109,8 @@ class Ensemble:
                 self._decided(transaction, executed=False)
                 return transaction.zxid, [], index, code
         stats, index, code = self.tree.transact(operations, session, transaction.zxid, transaction.time_ms)
+        if code == NO_AUTH:
+            transaction.operations = []
         self._decided(transaction, executed=code == 0)
         return transaction.zxid, stats, index, code
 
@@ -156,6 +160,7 @@ class Ensemble:
         self.tree = Tree()
         for transaction in self.log:
             self.tree.transact(transaction.operations, transaction.session, transaction.zxid, transaction.time_ms)
+        self.tree.closed = self.closed
         self.tree.events.clear()
         if elected:
             self.log.append(Transaction(seen + 1, OPERATOR, [], int(self.world.now * 1000)))
@@ -176,7 +181,7 @@ class Ensemble:
             session.alive = False
             gone: list[Operation] = [Delete(path, -1) for path in self.tree.ephemerals(session.id)]
             transaction = Transaction(self.tree.zxid + 1, session.id, gone, int(self.world.now * 1000), closes=True)
-            self.tree.transact(gone, session.id, transaction.zxid, transaction.time_ms)
+            self.tree.transact(gone, OPERATOR, transaction.zxid, transaction.time_ms)  # no ACL keeps them
             self._decided(transaction, executed=True)
         return self.tree.zxid
 
@@ -434,6 +439,8 @@ class Connection:
             if request.kind == frames.PING:
                 return frames.reply(request.xid, tree.zxid)
             node = tree.node(request.path)
+            if request.kind != frames.EXISTS:
+                self.server.ensemble.tree.permit(self.session.id if self.session else 0, request.path, "r")
         except Refused as refused:
             return frames.reply(request.xid, tree.zxid, refused.code)
         stat = frames.stat_body(node.stat(), len(node.data), node.pzxid)

@@ -6,12 +6,13 @@ Compared with a real server by tests/core/servers/test_simulated_zookeeper.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from kzconsumer.zookeeper.operations import Check, Create, Delete, Operation, SetData, Stat
 from kzconsumer.zookeeper.watch_table import EventType
 
-NO_NODE, BAD_VERSION, NO_CHILDREN_FOR_EPHEMERALS, NODE_EXISTS, NOT_EMPTY = -101, -103, -108, -110, -111
+NO_NODE, NO_AUTH, BAD_VERSION = -101, -102, -103
+NO_CHILDREN_FOR_EPHEMERALS, NODE_EXISTS, NOT_EMPTY = -108, -110, -111
 
 Event = tuple[EventType, str]
 
@@ -51,9 +52,14 @@ class Znode:
 
 
 class Tree:
-    """`events` collects the events for watches, until the caller takes them."""
+    """`events` collects the events for watches, until the caller takes them.
 
-    def __init__(self) -> None:
+    `closed`: by path, what an ACL refuses to every session but 0: "r" (to read, to list children, to check), "w" (to
+    set), "c" and "d" (to create and to delete children).
+    """
+
+    def __init__(self, closed: Mapping[str, str] | None = None) -> None:
+        self.closed = {} if closed is None else closed
         self.nodes = {"/": Znode(b"", 0, 0, 0)}
         self.zxid = 0
         self.events: list[Event] = []
@@ -62,6 +68,10 @@ class Tree:
         if (node := self.nodes.get(path)) is None:
             raise Refused(NO_NODE)
         return node
+
+    def permit(self, session: int, path: str, right: str) -> None:
+        if session and path in self.nodes and right in self.closed.get(path, ""):
+            raise Refused(NO_AUTH)
 
     def data(self, path: str) -> bytes | None:
         """The content, or None without a node."""
@@ -94,9 +104,11 @@ class Tree:
     ) -> Stat | None:
         match operation:
             case Create(path, data, ephemeral):
+                self.permit(session, _split(path)[0], "c")
                 self._create(path, data, session if ephemeral else 0, zxid, time_ms, undo)
                 return None
             case SetData(path, data, version):
+                self.permit(session, path, "w")
                 node = self._versioned(path, version)
                 old = node.data, node.mzxid, node.mtime, node.version
 
@@ -108,9 +120,11 @@ class Tree:
                 self.events.append((EventType.DATA_CHANGED, path))
                 return node.stat()
             case Delete(path, version):
+                self.permit(session, _split(path)[0], "d")
                 self._delete(path, self._versioned(path, version), zxid, undo)
                 return None
             case Check(path, version):
+                self.permit(session, path, "r")
                 self._versioned(path, version)
                 return None
 
