@@ -95,7 +95,7 @@ class Sessions:
         require_storage(settings, replayable=destination is not None, in_run=in_run)
         self._security = partial(load_security, settings.brokers, settings.source)
         timeout = settings.fetch.request_timeout
-        self._brokers = Brokers(client_id=settings.group.id, timeout=timeout, security=self._security)
+        self.brokers = Brokers(client_id=settings.group.id, timeout=timeout, security=self._security)
         self._tasks: TaskGroup
         self._session: ZooKeeperSession | None = None
         self._former: FormerSession | None = None
@@ -116,7 +116,7 @@ class Sessions:
             consumer=self.consumer,
             cursors=self.cursors,
             paused=self.paused,
-            brokers=self._brokers,
+            brokers=self.brokers,
             read=read,
             destination=destination,
             end_offsets=self._end_offsets,
@@ -155,7 +155,7 @@ class Sessions:
         load_access(self.settings.zookeeper, self.settings.source)
         of_application: BaseException | None = None
         try:
-            async with self._brokers, anyio.create_task_group() as self._tasks:
+            async with self.brokers, anyio.create_task_group() as self._tasks:
                 try:
                     yield
                 except BaseException as raised:
@@ -342,7 +342,7 @@ class Sessions:
         """Whether a broker accepts a connection; checked only after a time away."""
         if not self._hold_down.seconds:
             return True
-        reason = await ClusterView(session, self.settings, self._brokers).unreachable()
+        reason = await ClusterView(session, self.settings, self.brokers).unreachable()
         if reason is not None:
             log.warning("no broker is reachable, staying out of the group", reason=reason)
         return reason is None

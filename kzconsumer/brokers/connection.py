@@ -125,7 +125,7 @@ class BrokerConnection:
     def __init__(self, transport: BrokerTransport) -> None:
         self.broker = transport.broker
         self.versions = UNKNOWN
-        self._transport = transport
+        self.transport = transport
         self._good_until = math.inf
         self._used = now()
 
@@ -213,7 +213,7 @@ class BrokerConnection:
             return
         began = now()
         try:
-            lifetime = await authenticate(self._transport, self.versions, identity, timeout)
+            lifetime = await authenticate(self.transport, self.versions, identity, timeout)
         except BaseException:
             self.close()
             raise
@@ -229,7 +229,7 @@ class BrokerConnection:
         try:
             answer = await self.call(ApiVersionsRequest(), timeout=timeout)
         except (ConnectionLostError, ProtocolError):
-            if self._passed_over or self._transport.ended_by_peer:
+            if self._passed_over or self.transport.ended_by_peer:
                 return False
             raise
         except BaseException:
@@ -247,12 +247,12 @@ class BrokerConnection:
     def _ask_what_0_9_answers(self, timeout: float) -> None:
         """About no group; from 0.9 to 4 it is valid."""
         if not self.closed:
-            self._transport.send(DescribeGroupsRequest(()), 0, timeout)
+            self.transport.send(DescribeGroupsRequest(()), 0, timeout)
 
     @property
     def _passed_over(self) -> bool:
         """The broker has answered the second request, and not ApiVersions."""
-        return self._transport.passed_over
+        return self.transport.passed_over
 
     async def call(self, request: Request[R], *, timeout: float) -> R:
         """Send a request and wait at most `timeout` seconds for its response; calls may overlap.
@@ -266,22 +266,22 @@ class BrokerConnection:
     def send(self, request: Request[R], *, timeout: float) -> Response[R]:
         """`call` in two steps: the request is sent now, awaiting the result waits for the response."""
         self._used = now()
-        return self._transport.send(request, self.versions.choose(request.api_key), timeout)
+        return self.transport.send(request, self.versions.choose(request.api_key), timeout)
 
     @property
     def closed(self) -> bool:
         """Closed or lost."""
-        return self._transport.ended is not None
+        return self.transport.ended is not None
 
     @property
     def ended_by_peer(self) -> bool:
         """The broker has closed it, or the network has."""
-        return self._transport.ended_by_peer
+        return self.transport.ended_by_peer
 
     @property
     def timed_out(self) -> bool:
         """It was given up because an answer did not come in time."""
-        return self._transport.timed_out
+        return self.transport.timed_out
 
     @property
     def worn_out(self) -> bool:
@@ -291,8 +291,8 @@ class BrokerConnection:
         in flight: closing the connection would lose it.
         """
         time = now()
-        return (time >= self._good_until or time - self._used > _MOST_IDLE) and not self._transport.in_flight
+        return (time >= self._good_until or time - self._used > _MOST_IDLE) and not self.transport.in_flight
 
     def close(self) -> None:
         """Close at once: calls in flight raise ConnectionLostError."""
-        self._transport.end("closed by us")
+        self.transport.end("closed by us")

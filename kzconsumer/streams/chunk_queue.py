@@ -62,7 +62,8 @@ class ChunkQueue:
     def __init__(self, max_bytes: int, total: ByteBudget | None = None) -> None:
         """`total`: the budget that all queues of a member share, if there is one."""
         self._max_bytes = max_bytes
-        self._total = total or ByteBudget(sys.maxsize)
+        self.total = total or ByteBudget(sys.maxsize)
+        """Shared with other queues."""
         self.queued: dict[Progress, deque[Chunk]] = {}  # none is empty
         self._turns = Turns[Progress]()
         self._chunks = 0
@@ -73,7 +74,7 @@ class ChunkQueue:
         self._arrival = asyncio.Event()
         self._on_arrival: Callable[[], None] | None = None
         self._on_room: dict[Callable[[], None], None] = {}
-        self._total.subscribe(self._notify_room)
+        self.total.subscribe(self._notify_room)
 
     @property
     def filled(self) -> tuple[int, int, int]:
@@ -91,7 +92,7 @@ class ChunkQueue:
     @property
     def has_room(self) -> bool:
         """Whether it is not full."""
-        return self._bytes == 0 or (self._bytes < self._max_bytes and self._total.has_room)
+        return self._bytes == 0 or (self._bytes < self._max_bytes and self.total.has_room)
 
     def has_room_for(self, broker: int) -> bool:
         """Whether more may be fetched for it from this broker."""
@@ -101,11 +102,11 @@ class ChunkQueue:
         """Count bytes that have been fetched from a broker and are still being decoded."""
         self._bytes += size
         self._bytes_of[broker] += size
-        self._total.take(size)
+        self.total.take(size)
 
     def give_back(self, size: int, broker: int = 0) -> None:
         """Free reserved bytes, or those of a chunk that has left the queue."""
-        self._total.give_back(size)
+        self.total.give_back(size)
         self._count(-size, broker)
 
     def put(self, chunk: Chunk) -> None:
@@ -163,7 +164,7 @@ class ChunkQueue:
         """Hold what is queued for a paused claim, behind `rest`, which its stream gives back."""
         queued = self._take(progress)
         if rest is not None:
-            self._total.take(rest.size)
+            self.total.take(rest.size)
         self._held[progress] = deque(queued if rest is None else (rest, *queued))
         for chunk in queued:
             self._count(-chunk.size, chunk.broker)
@@ -179,7 +180,7 @@ class ChunkQueue:
 
     def drop(self, progress: Progress) -> None:
         """Drop what is queued or held for a claim."""
-        self._total.give_back(_bytes(self._held.pop(progress, ())))
+        self.total.give_back(_bytes(self._held.pop(progress, ())))
         for chunk in self._take(progress):
             self.give_back(chunk.size, chunk.broker)
         self._notify_room()

@@ -15,6 +15,7 @@ import pytest
 
 from kzconsumer.errors import ConfigError, DestinationWentBackError
 from kzconsumer.sinks.interface import Batch, SinkContext
+from kzconsumer_files.fold_plan import Span
 from kzconsumer_files.holdings import files
 from kzconsumer_files.names import RangeOverlap, TargetOwner, data_file, identity_of
 from kzconsumer_files.object_store import ObjectStore as Place
@@ -27,6 +28,7 @@ from kzconsumer_spark.worker_protocol.messages import BatchRange
 from tests.support.batch_ranges import batch_range
 from tests.support.object_store import ObjectStore
 from tests.support.range_data import range_data, record
+from tests.support.reachable import reachable
 from tests.support.store_in_memory import StoreInMemory
 
 AnyStore: TypeAlias = ObjectStore | StoreInMemory
@@ -226,7 +228,7 @@ class ObjectTargetContract:
                 await sink.write(Batch((range_data("t", 0, first, first + 3),)))
             target = sink.target.target
             assert isinstance(target, ObjectTarget)
-            assert [len(each) for each in target._ledger._spans.values()] == [1]
+            assert len([each for each in reachable(target) if isinstance(each, Span)]) == 1
 
     def test_a_store_that_ends_between_decision_and_copy(
         self, server: AnyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

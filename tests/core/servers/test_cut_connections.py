@@ -35,8 +35,8 @@ async def abort(consumer: ConsumerConnector, chance: random.Random, cuts: Counte
     """Abort the member's connections to the broker repeatedly, and control connections while they are in use."""
     while True:
         await anyio.sleep(0.0005)
-        for (_, purpose), connection in list(sessions_of(consumer)._brokers.connections.items()):
-            transport = connection._transport
+        for (_, purpose), connection in list(sessions_of(consumer).brokers.connections.items()):
+            transport = connection.transport
             asked = purpose == "control" and len(transport.in_flight) > 0
             if not connection.closed and chance.random() < (0.5 if asked else 0.05):
                 cast(asyncio.Transport, transport._transport).abort()

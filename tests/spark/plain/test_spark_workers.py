@@ -108,7 +108,7 @@ async def test_a_destination_that_went_back_is_not_tried_again(tmp_path: Path) -
         msgspec.structs.replace(contract_context(), settings=SETTINGS),
     )
     with pytest.raises(DestinationWentBackError, match=r"^parquet files in .*: t-0: offsets 3 to 9 were ") as raised:
-        await sink._run(RunBatch(number=1, ranges=()), Batch(()))
+        await sink.write(Batch((range_data("t", 0, 6, 9),)))
     assert (raised.value.lacking, raised.value.ends, len(answers)) == (lost, 3, 1)
 
 

@@ -96,7 +96,7 @@ def _counted(member: Member) -> str:
     if member.connector is None:
         return ""
     queues = [cursor.queue for cursor in sessions_of(member.connector).cursors.values()]
-    queued, in_all = sum(queue.filled[1] for queue in queues), max((queue._total.used for queue in queues), default=0)
+    queued, in_all = sum(queue.filled[1] for queue in queues), max((queue.total.used for queue in queues), default=0)
     if queued or in_all:
         return f"{member.name} counts {queued} and {in_all} bytes in empty queues"
     return f"{member.name} counts chunks in empty queues" if any(queue.filled[0] for queue in queues) else ""
