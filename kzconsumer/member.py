@@ -41,7 +41,7 @@ from kzconsumer.offsets.claim_start import Adopter
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.offsets.progress import Message
-from kzconsumer.offsets.start_rules import Authority, Destination
+from kzconsumer.offsets.start_rules import Authority, SinkDestination
 from kzconsumer.offsets.storage import KafkaOffsetStorage, OffsetStorage, ZooKeeperOffsetStorage
 from kzconsumer.records.forms import ColumnRecords
 from kzconsumer.registry.claim_transactions import OwnerRegistry
@@ -68,7 +68,7 @@ class ConnectorState(msgspec.Struct, frozen=True, kw_only=True):
     paused: Collection[TopicPartition]
     brokers: Brokers
     read: FetchForm
-    destination: Destination | None
+    destination: SinkDestination | None
     end_offsets: EndOffsets | None
     assignor: Assignor
     listener: ListenerCalls
@@ -140,7 +140,8 @@ class Member:
         copies = coordinator if authority.copies else None
         self.committer = committer = Committer(storage, trigger.fire, state.counters.commits, copies)
         truncated = settings.offsets.truncated if destination is not None else None
-        reset = OffsetReset(settings.offsets.reset, committer, timeout, level, truncated)
+        set_aside = destination.set_aside if destination is not None else None
+        reset = OffsetReset(settings.offsets.reset, committer, timeout, level, truncated, set_aside)
         self.notices = notices = Notices(registration)
         self._log_offsets = cluster.logs(level)
         self._record_times = RecordTimes(leaders, brokers, timeout)

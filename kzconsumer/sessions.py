@@ -34,7 +34,7 @@ from kzconsumer.logs.logger import facts, get_logger
 from kzconsumer.member import ConnectorState, Member
 from kzconsumer.model import TopicPartition, Wants, checked_offset
 from kzconsumer.offsets.progress import Message, Position, Progress
-from kzconsumer.offsets.start_rules import Destination, require_storage
+from kzconsumer.offsets.start_rules import SinkDestination, require_storage
 from kzconsumer.plugins import ASSIGNORS, described, load_chosen
 from kzconsumer.registry.claim_record import Plan, Spans
 from kzconsumer.registry.cluster import ClusterView, open_session
@@ -61,7 +61,7 @@ class Sessions:
         listener: RebalanceListener | None = None,
         lease: Lease | None = None,
         wants: Wants = "columns",
-        destination: Destination | None = None,
+        destination: SinkDestination | None = None,
         stop_at: Mapping[TopicPartition, int] | None = None,
     ) -> None:
         """`consumer`: the id to register, by default a new one. `wants`: the form of the records in the queues,

@@ -8,7 +8,7 @@ still holds what was read before the position (`find_divergence`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from kzconsumer.brokers.connection import BrokerConnection
@@ -30,7 +30,7 @@ from kzconsumer.errors import CoordinatorError, OffsetLostError
 from kzconsumer.fetcher.fetch_rules import UNKNOWN_END, differs
 from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.logs.logger import get_logger
-from kzconsumer.model import TopicPartition
+from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.progress import Progress
 from kzconsumer.registry.claim_record import Plan
@@ -46,17 +46,25 @@ class OffsetReset:
     """The policy of one member: `smallest`, `largest` or `fail`.
 
     With `isolation` READ_COMMITTED `largest` is the last stable offset, as for Kafka's own consumer. For a replayable
-    sink `truncated` says what to do about a log that ends before what was consumed: `fail` or `continue`.
+    sink `truncated` says what to do about a log that ends before what was consumed: `fail` or `continue`; `set_aside`
+    excludes a range from its destination.
     """
 
     def __init__(
-        self, policy: str, committer: Committer, timeout: float, isolation: int, truncated: str | None = None
+        self,
+        policy: str,
+        committer: Committer,
+        timeout: float,
+        isolation: int,
+        truncated: str | None = None,
+        set_aside: Callable[[RangeIdentity, int], Awaitable[bool]] | None = None,
     ) -> None:
         self._policy = policy
         self._isolation = isolation
         self._committer = committer
         self._timeout = timeout
         self._truncated = truncated
+        self._set_aside = set_aside
 
     @property
     def refuses(self) -> bool:
@@ -97,12 +105,20 @@ class OffsetReset:
         policy allows.
 
         False when the policy is to fail. What is left of the range is redelivered, perhaps in other ranges. `end` is
-        where the log ends or begins to differ, `log_end` where it ends.
+        where the log ends or begins to differ, `log_end` where it ends. Raises CoordinatorError, and SinkError if the
+        destination does not answer.
         """
         if self.refuses or self._truncated != "continue":
             return False
         at = min(max(plan.first, begin), end)
         progress = state.progress
+        # The member that planned the range may still be writing it. It would publish, in the earlier epoch, what is
+        # left of the range in the log and is about to be written in the new one: once is enough. So the destination
+        # decides, before the new epoch begins, that nobody publishes the range, or it has it by now.
+        planned = RangeIdentity(*state.topic_partition, progress.incarnation, progress.epoch, plan.first, plan.until)
+        if self._set_aside is not None and not await self._set_aside(planned, plan.records):
+            self._committer.lose(progress, "the planned range was published meanwhile")  # a new claim only commits it
+            return True
         if await self._committer.store_start(progress, at, new_epoch=True):
             progress.give_up_replay(at)
             state.move_to(at)

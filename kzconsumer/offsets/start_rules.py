@@ -230,3 +230,14 @@ class Destination(Protocol):
     async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
         """Those that are published, by any member."""
         ...
+
+
+class SinkDestination(Destination, Protocol):
+    """A destination as a member asks it, also if the sink cannot set ranges aside.
+
+    Its errors, and answers that take too long, are raised as SinkError.
+    """
+
+    async def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        """See `kzconsumer.sinks.interface.SettingAside`; otherwise whether the range is unpublished."""
+        ...

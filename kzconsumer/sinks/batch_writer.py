@@ -23,12 +23,13 @@ from kzconsumer.errors import (
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity
 from kzconsumer.offsets.progress import Progress
+from kzconsumer.offsets.start_rules import SinkDestination
 from kzconsumer.registry.claim_record import spans_of
 from kzconsumer.sinks.batch_builder import OwnedBatch
 from kzconsumer.sinks.capabilities import Capabilities, require_written
 from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError, Rejected, Sink, Steps
 from kzconsumer.sinks.quarantine import RangeQuarantine
-from kzconsumer.sinks.range_plans import OwnedRanges, RangePlans, SinkDestination, sink_failures
+from kzconsumer.sinks.range_plans import OwnedRanges, RangePlans, sink_failures
 from kzconsumer.sinks.sink_rejections import Policy, Rejecting, Separating
 
 log = get_logger("kzconsumer.sink")

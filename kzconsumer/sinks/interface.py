@@ -292,10 +292,11 @@ class Pulling(Protocol):
 class SettingAside(Protocol):
     """A replayable sink that can exclude a range from ever being published.
 
-    Used for a range that it cannot write and that `[sink] on_batch_failure` keeps in the quarantine. True: from now on
-    no member publishes it, not even one that is writing it at the moment; every `write` of it raises, and `has` does
-    not have it. False: it is published. Without this a member that has lost the partition may publish what its
-    successor has quarantined.
+    Used for a range that it cannot write and that `[sink] on_batch_failure` keeps in the quarantine, and for a planned
+    range that the log has lost in part: what is left of it is written in a new epoch. True: from now on no member
+    publishes it, not even one that is writing it at the moment; every `write` of it raises, and `has` does not have it.
+    False: it is published. Without this a member that has lost the partition may publish what its successor has
+    quarantined, or writes in the new epoch.
     """
 
     async def set_aside(self, part: RangeIdentity, records: int) -> bool: ...

@@ -24,7 +24,7 @@ from kzconsumer.errors import (
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
 from kzconsumer.offsets.progress import Message, Progress
-from kzconsumer.offsets.start_rules import Destination
+from kzconsumer.offsets.start_rules import Destination, SinkDestination
 from kzconsumer.records.checksums import Contents, contents_of
 from kzconsumer.registry.claim_record import Plan, Spans
 from kzconsumer.sinks.batch_builder import OwnedBatch
@@ -119,17 +119,6 @@ def sink_failures(name: str) -> Iterator[None]:
 PATIENCE = 60.0
 
 _Answer = TypeVar("_Answer")
-
-
-class SinkDestination(Destination, Protocol):
-    """A destination as the sink's runner asks it, also if the sink cannot set ranges aside.
-
-    Its errors, and answers that take too long, are raised as SinkError.
-    """
-
-    async def set_aside(self, part: RangeIdentity, records: int) -> bool:
-        """See `kzconsumer.sinks.interface.SettingAside`; otherwise whether the range is unpublished."""
-        ...
 
 
 def destination_of(name: str, can: Capabilities) -> SinkDestination | None:

@@ -14,6 +14,7 @@ from tests.support.simulated.broker_machine import (
 )
 from tests.support.simulated.daemon_machine import DaemonMachine
 from tests.support.simulated.machine import GroupMachine
+from tests.support.simulated.replay_machine import ReplayMachine
 
 MACHINES: tuple[type[GroupMachine | DaemonMachine], ...] = (
     GroupMachine,
@@ -21,6 +22,7 @@ MACHINES: tuple[type[GroupMachine | DaemonMachine], ...] = (
     LogsCutOffMachine,
     ZooKeeperRestoredMachine,
     DaemonMachine,
+    ReplayMachine,
 )
 SCHEDULES = 30
 """Of one seed: some seconds, so that a failure is soon repeated. The first ones do little."""

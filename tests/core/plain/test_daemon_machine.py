@@ -21,7 +21,7 @@ from tests.support.simulated.daemons import simulated_daemons
 from tests.support.simulated.scene import SESSION_TIMEOUT, Scene
 
 DaemonMachine.TestCase.settings = settings(
-    max_examples=extent(12, 1000, quick=5),
+    max_examples=extent(6, 1000, quick=3),
     stateful_step_count=12,
     phases=[phase for phase in Phase if phase is not Phase.explain],
 )

@@ -13,7 +13,7 @@ from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.protocol.log_reads import EARLIEST, ISOLATION_LEVELS, LATEST, ListedOffset, ListOffsetsRequest
 from kzconsumer.fetcher.fetch_state import FIRST_PAUSE, LONGEST_PAUSE, FetchState
 from kzconsumer.fetcher.offset_reset import OffsetReset
-from kzconsumer.model import TopicPartition
+from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.progress import Progress
 from kzconsumer.registry.claim_record import Plan
@@ -251,6 +251,26 @@ async def test_a_planned_range_that_the_log_has_lost_is_given_up_inside_the_log(
     assert await reset.end_early(state, plan, begin, end, end)
     expected = next((offset for offset in range(first, end) if offset >= begin), end)
     assert (state.position, state.progress.replay, logs.stored) == (expected, None, [(expected, True)])
+
+
+@pytest.mark.parametrize("published", [False, True])
+async def test_a_planned_range_is_given_up_once_nobody_can_publish_it(published: bool) -> None:
+    """The member that planned it may still be writing it; a new claim finds what it has published."""
+    plan, logs, asked = plan_of(3, 9), Ends(0, 7), list[tuple[RangeIdentity, int]]()
+    state = state_at(3, plan)
+
+    async def set_aside(part: RangeIdentity, records: int) -> bool:
+        assert logs.stored == []
+        asked.append((part, records))
+        return not published
+
+    isolation = ISOLATION_LEVELS["read_uncommitted"]
+    reset = OffsetReset(SMALLEST, cast(Committer, logs), 1.0, isolation, "continue", set_aside)
+    assert await reset.end_early(state, plan, 0, 7, 7)
+    progress = state.progress
+    part = RangeIdentity(*state.topic_partition, progress.incarnation, progress.epoch, 3, 9)
+    assert asked == [(part, plan.records)]
+    assert (logs.stored, logs.lost) == (([], [progress]) if published else ([(3, True)], []))
 
 
 @given(st.integers(1, 40), st.floats(0, 1e9))

@@ -82,6 +82,9 @@ class Replayable:
     async def has(self, ranges: Sequence[RangeIdentity]) -> Sequence[RangeIdentity]:
         return ()
 
+    async def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        return True
+
 
 async def finish_unread(configured: kzconsumer.Settings, topic: str, destination: Replayable | None = None) -> None:
     """As by a member whose sink receives nothing."""

@@ -21,6 +21,7 @@ from kzconsumer.status.observer import Observer
 from tests.support.simulated.virtual_time import Process, World
 
 if TYPE_CHECKING:
+    from tests.support.simulated.daemon_sink import Interruption
     from tests.support.simulated.daemons import Daemons
 
 WATCHDOG = 20.0
@@ -68,6 +69,8 @@ class SimulatedDaemon:
         self.pace = pace
         self.refuses = self.refused = False
         """Its destination does not take the next batch; did not take one."""
+        self.interruption: Interruption | None = None
+        """Of its next write."""
         self.manager = ServiceManager(process.world)
         self.progress = (0, 0)
         """Of its part of a run, as last shown."""

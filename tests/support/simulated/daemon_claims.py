@@ -12,6 +12,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.sinks.interface import Batch
 from kzconsumer.zookeeper.operations import Operation
 from tests.support.simulated.ensemble import OPERATOR
+from tests.support.simulated.virtual_time import Process
 
 if TYPE_CHECKING:
     from tests.support.simulated.daemon import SimulatedDaemon
@@ -40,14 +41,17 @@ class DaemonClaims:
         """The present claims of its partitions, 0 of one without owner."""
         return {part.topic_partition: self._group.promises.claim_of(part.topic_partition) for part in batch.ranges}
 
+    def holder(self, partition: TopicPartition) -> Process | None:
+        """The process that owns it."""
+        return self._group.network.processes.get(self._group.promises.owners.get(partition, OPERATOR))
+
     def begins(self, daemon: SimulatedDaemon, batch: Batch) -> dict[TopicPartition, int]:
         """A write begins: the daemon owns all of it, and has written none of it yet. Returns the claims."""
-        promises, claims = self._group.promises, self.of(batch)
+        claims = self.of(batch)
         for part in batch.ranges:
             partition = part.topic_partition
             claim = claims[partition]
-            holder = self._group.network.processes.get(promises.owners.get(partition, OPERATOR))
-            if holder is not daemon.process and self._group.world.now > daemon.misled_until:
+            if (holder := self.holder(partition)) is not daemon.process and self._group.world.now > daemon.misled_until:
                 self._daemons.violated(f"{daemon} begins to write {part.range}, which belongs to {holder}")
             before = self._written.get(partition)
             if before is None or (before.claim, before.incarnation) != (claim, part.incarnation):

@@ -118,7 +118,9 @@ class DaemonFaults:
     def delete_registration(self, daemon: SimulatedDaemon) -> None:
         """By mistake: it registers again."""
         self.trouble([daemon], 0.0)
-        self._group.ensemble.operate(Delete(self._group.paths.member(f"{GROUP}_{daemon.process.name}"), -1))
+        self._group.ensemble.operate(
+            Delete(self._group.paths.member(f"{GROUP}_{daemon.settings.group.consumer_id}"), -1)
+        )
 
     def end(self) -> None:
         """No fault any more, but for those that end by themselves in less than two session timeouts."""

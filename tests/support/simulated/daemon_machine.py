@@ -17,7 +17,6 @@ from tests.support.simulated.scene import Scene
 
 END = -1
 MOST_DAEMONS = 4
-REST = 60.0
 SLOW = 7.0
 PACES = st.sampled_from((0.0, 0.005, 0.3, SLOW))
 """Seconds that a write takes."""
@@ -47,6 +46,9 @@ CHANGES = st.sampled_from(
 
 class DaemonMachine(ServersMachine):
     """All daemons of a schedule work on bounded runs, or none; all have a replayable sink, or none."""
+
+    rest = 60.0
+    """Seconds in which everything is written once there are no faults any more."""
 
     @initialize(
         seed=st.integers(0, 2**16),
@@ -252,7 +254,7 @@ class DaemonMachine(ServersMachine):
         with self.exits:
             if hasattr(self, "daemons") and not self.daemons.violations:
                 self.start(0.0, None, False, 0.6)  # it takes over what others have left
-                self.daemons.come_to_an_end(REST)
+                self.daemons.come_to_an_end(self.rest)
 
     @property
     def running(self) -> list[SimulatedDaemon]:

@@ -20,8 +20,9 @@ from unittest import mock
 from msgspec import structs
 
 from kzconsumer.errors import KzConsumerError, SinkError
-from kzconsumer.model import TopicPartition
+from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.registry import paths
+from kzconsumer.registry.claim_record import ClaimRecord, decode_claim_record, encode_claim_record
 from kzconsumer.registry.group_records import GroupRun, decode_group_run
 from kzconsumer.service import daemon as product
 from kzconsumer.service import stop_and_reload
@@ -81,11 +82,13 @@ class Daemons:
 
     # -- what happens
 
-    def start(self, scene: Scene, pace: float, *, early: Sequence[int] = (), **subscription: Any) -> SimulatedDaemon:
-        """`early`: signals to reload that came before its event loop ran."""
+    def start(
+        self, scene: Scene, pace: float, *, early: Sequence[int] = (), consumer: str | None = None, **subscription: Any
+    ) -> SimulatedDaemon:
+        """`early`: signals to reload that came before its event loop ran. `consumer`: the id of an earlier one."""
         name = f"d{len(self.daemons)}"
         base = structs.asdict(settings_of(scene))
-        changed = structs.replace(settings_of(scene).group, consumer_id=name)
+        changed = structs.replace(settings_of(scene).group, consumer_id=consumer or name)
         chosen = Settings.from_dict(
             {"subscription": subscription, "sink": {"plugin": "callable", "options": {"function": WRITES}}}
             | {"zookeeper": {"connect": base["zookeeper"].connect}, "group": {"id": "g"}}
@@ -143,6 +146,13 @@ class Daemons:
         self._gone(partition, self.group.broker_faults.compact_end(partition, offset), until)
         self.group.logs.grow_log(partition, 1)
 
+    def reset(self, partition: TopicPartition, offset: int) -> None:
+        """As `kzconsumer offsets reset`, while the group has no members."""
+        record, path = self.record(partition), self.group.paths.claim_record(partition)
+        changed = structs.replace(record, plan=None, epoch=record.epoch + 1)
+        position = SetData(self.group.paths.offset(partition), b"%d" % offset, -1)
+        self.group.ensemble.operate(SetData(path, encode_claim_record(changed), -1), position)
+
     def recreate(self, topic: str, partitions: int) -> None:
         self.may_lack_topics_until = self.world.now + SESSION_TIMEOUT
         self.group.broker_faults.recreate(topic, partitions, 0.0)
@@ -159,6 +169,9 @@ class Daemons:
         """The group's run as it is stored."""
         node = self.group.ensemble.tree.nodes.get(self.group.paths.run)
         return decode_group_run(node.data) if node is not None else None
+
+    def record(self, partition: TopicPartition) -> ClaimRecord:
+        return decode_claim_record(self.group.ensemble.tree.node(self.group.paths.claim_record(partition)).data)
 
     def stored(self, partition: TopicPartition) -> int:
         node = self.group.ensemble.tree.nodes.get(self.group.paths.offset(partition))
@@ -277,6 +290,13 @@ class Daemons:
         written = self._written.setdefault((part.topic_partition, part.incarnation), set())
         written.update(range(part.first, part.until))
 
+    def is_lost(self, lost: RangeIdentity) -> None:
+        """A range is not there any more; what the log has of it is to be written again."""
+        key = lost.topic_partition, lost.incarnation
+        there = (at for at, _ in self.group.logs.logs[lost.topic_partition].records())
+        self._written[key].difference_update(at for at in there if lost.first <= at < lost.until)
+        self._done[key] = min(self._done.get(key, 0), lost.first)
+
     def check_due(self, daemon: SimulatedDaemon, batch: Batch) -> None:
         """What is written now had to be, and nothing of it is beyond the run."""
         run = self.run if daemon.settings.subscription.stop_at is not None else None
@@ -389,6 +409,8 @@ class Daemons:
             for partition in self.group.logs.partitions:
                 if partition.topic in read and self.done(partition) < self.group.logs.end(partition):
                     self.violated(f"{partition} is written up to {self.done(partition)}, not to its end")
+                if partition.topic in read and self.replayable and (lacking := self.destination.lacks(partition)):
+                    self.violated(f"{partition}: of the records in its log these are nowhere: {lacking[:5]}")
         for daemon in self.daemons:
             if daemon.runs:
                 self.stop(daemon)
@@ -437,7 +459,9 @@ def simulated_daemons(seed: int, scene: Scene, *, replayable: bool = False) -> I
 
         def configured_sink(settings: Settings, context: SinkContext) -> Sink:
             here = next(each for each in daemons.daemons if each.process is asyncio.get_running_loop())
-            return ReplayableSink(here) if daemons.replayable else capabilities.configured_sink(settings, context)
+            if daemons.replayable:
+                return ReplayableSink(here, context.safe_until)
+            return capabilities.configured_sink(settings, context)
 
         with (
             mock.patch.object(product, "configured_sink", configured_sink),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 import msgspec
@@ -132,6 +132,12 @@ class PartitionLog:
             if first <= offset < until:
                 offset = until
         return offset
+
+    def records(self) -> Iterator[tuple[int, bytes | None]]:
+        """The offsets of its records, and their keys."""
+        for offset in range(self.start, self.end):
+            if self.first_from(offset) == offset:
+                yield offset, next(key for first, key in reversed(self._keys) if first <= offset)
 
     @property
     def size(self) -> int:
