@@ -331,7 +331,7 @@ def simulated_group(seed: int, scene: Scene | None = None, **more: Any) -> Itera
         except RuntimeError:
             who = "-"
         group.promises.logged(who, event["event"])
-        group.events.append({"level": level, "member": who, **event})
+        group.events.append({"level": level, **event, "member": who})
         group.promises.note(f"{who} {level} {event.pop('event')} {event}")
         raise structlog.DropEvent
 
