@@ -284,6 +284,11 @@ class BrokerConnection:
         return self.transport.timed_out
 
     @property
+    def begun(self) -> int:
+        """Bytes that had come of that answer: the line is too slow for it."""
+        return self._transport.begun
+
+    @property
     def worn_out(self) -> bool:
         """It has been idle for long, or its SASL session expires soon, when the broker ends it (KIP-368): open another.
 

@@ -125,6 +125,8 @@ class BrokerTransport(asyncio.BufferedProtocol):
         self.ended_by_peer = False
         self.timed_out = False
         """The connection has ended because the peer did not answer in time."""
+        self.begun = 0
+        """Bytes that had come of that answer."""
         self.passed_over = False
         """The connection has ended because the peer answered a request before the one that precedes it."""
         self._client_id = client_id.encode()
@@ -263,7 +265,7 @@ class BrokerTransport(asyncio.BufferedProtocol):
         if self._loop.time() < first.deadline:
             self._wait_until(first.deadline)
             return
-        self.timed_out = self.ended is None
+        self.timed_out, self.begun = self.ended is None, self._reader.begun
         self.end(f"no answer to {first.name} within {first.patience:g} s")
 
     def end(self, reason: str, first: ProtocolError | None = None) -> None:

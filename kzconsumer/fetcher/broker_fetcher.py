@@ -154,9 +154,15 @@ class BrokerFetcher:
                     self.wake()
                     continue
                 note = ""
-                if connection is not None and connection.timed_out and not mutes(connection):
-                    self._handler.throttle.unanswered(self._handler.throttle.patience(self._settings.request_timeout))
-                    note = ": if a quota holds its answers back, the next will be smaller"
+                if connection is not None and connection.timed_out:
+                    throttle = self._handler.throttle
+                    waited = throttle.patience(self._settings.request_timeout)
+                    if connection.begun:
+                        throttle.late(waited, connection.begun)
+                        note = f", only {connection.begun} bytes of it: the next will be smaller"
+                    elif not mutes(connection):
+                        throttle.unanswered(waited)
+                        note = ": if a quota holds its answers back, the next will be smaller"
                 self._brokers.lost(self.broker, error, note)
                 self._work.clear()
                 # Not one whose records the other task is decoding. It wakes this one afterwards.

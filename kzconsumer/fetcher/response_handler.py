@@ -39,7 +39,7 @@ from kzconsumer.fetcher.fetch_rules import (
 )
 from kzconsumer.fetcher.fetch_set import FetchSet
 from kzconsumer.fetcher.fetch_state import Answers, FetchState, OpenTransaction
-from kzconsumer.fetcher.throttle import RateLimit, Throttle
+from kzconsumer.fetcher.throttle import SLOW, RateLimit, Throttle
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.records.decode import scan_next_offset
@@ -121,7 +121,8 @@ class ResponseHandler:
         if throttled > 0:
             self._counters.throttled.add(throttled)
             most = sum(position.max_bytes for position in asked.values())
-        if self.throttle.answered(time, throttled, size, most, muted=muted):
+        slow = time - sent > SLOW * self._settings.request_timeout
+        if self.throttle.answered(time, throttled, size, most, muted=muted, slow=slow):
             log.info("throttled by the broker", broker=self.broker.id, seconds=throttled)
         return throttled > 0
 

@@ -1,4 +1,4 @@
-"""How much the fetch loops ask for, and when: `[fetch] rate_limit`, and a broker's quota for consumers. Without IO."""
+"""How much the fetch loops ask for, and when: `[fetch] rate_limit`, a broker's quota, a slow line. Without IO."""
 
 from __future__ import annotations
 
@@ -37,6 +37,10 @@ class RateLimit:
 # from the connection for that time (KIP-219); up to 2.5 a response that is too large for the quota is never answered
 # otherwise (KAFKA-9677). Times are seconds of the caller's clock.
 
+# A line may be too slow for a large response, too. Then the next request is for half of what came in time, and more is
+# asked for only while responses take a small part of that time. One batch is sent whole however large it is, so answers
+# are waited for longer as well.
+
 # Seconds that a response should be held back at most: shorter waits for smaller responses.
 LONGEST = 1.0
 # Seconds over which brokers measure a rate (`quota.window.num`, `quota.window.size.seconds`).
@@ -45,6 +49,8 @@ WINDOW = 10.0
 PATIENT = 3
 FEWEST_BYTES = 1024
 LONGEST_PATIENCE = 120.0
+# Part of the time for an answer: beyond it, a larger one might come too late.
+SLOW = 0.25
 SHOWN = 15.0
 """Seconds after a throttled response for which the broker counts as throttling."""
 
@@ -59,22 +65,25 @@ class Throttle:
         """Seconds that the last response was, or is, throttled for."""
         self._until = 0.0
         self._empty = 0  # throttled answers in a row
+        self._late = 0.0  # seconds to wait for an answer, since one was too late
         self._throttled_at = -SHOWN
 
     def limit(self, most: int) -> None:
         """Never ask for more bytes."""
         self._limit, self.most = most, min(self.most, most)
 
-    def answered(self, now: float, seconds: float, size: int, asked: int, *, muted: bool) -> bool:
+    def answered(self, now: float, seconds: float, size: int, asked: int, *, muted: bool, slow: bool = False) -> bool:
         """A response of `size` bytes of records came, throttled for so many seconds. True if throttling begins by that.
 
         `asked`: bytes that it could have had. `muted`: the broker answers nothing more until then; else it has held the
-        response back for so long.
+        response back for so long. `slow`: it took more than SLOW of the time for an answer.
         """
         self.last = seconds
         self._empty = self._empty + 1 if seconds > 0 and size == 0 else 0
+        if not slow:
+            self._late = 0.0
         if seconds <= 0:
-            if size >= self.most // 2:
+            if size >= self.most // 2 and not slow:
                 self.most = min(self.most + self.most // 4, self._limit)
             return False
         begins = not self.throttling(now)
@@ -100,13 +109,18 @@ class Throttle:
         self.most = max(self.most // 16, FEWEST_BYTES)
         self.last = min(max(self.last, waited), LONGEST_PATIENCE / 2)
 
+    def late(self, waited: float, begun: int) -> None:
+        """Only so many bytes of a response came in so many seconds: the line is too slow for it."""
+        self.most = max(min(begun, self.most) // 2, FEWEST_BYTES)
+        self._late = min(2 * waited, LONGEST_PATIENCE)
+
     def wait(self, now: float) -> float:
         """Seconds until the next request may go out; 0 if it may."""
         return max(self._until - now, 0.0)
 
     def patience(self, usual: float) -> float:
         """Seconds to wait for the next response."""
-        return max(usual, 2 * self.last)
+        return max(usual, 2 * self.last, self._late)
 
     def throttling(self, now: float) -> bool:
         """Whether it throttles, or has done so lately."""

@@ -314,6 +314,11 @@ class FrameReader:
         """Bytes of a large response that have not come yet; 0 between responses."""
         return 0 if self._frame is None else len(self._frame) - self._used
 
+    @property
+    def begun(self) -> int:
+        """Bytes that have come of a response that is not complete."""
+        return self._held if self._frame is None else self._used
+
     def received(self, count: int) -> list[memoryview]:
         """`count` bytes were read into `buffer()`; returns the frames that are now complete, read-only, in order.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -93,22 +94,42 @@ def test_a_throttle_counts_in_the_answer_that_ends_a_fetch_session() -> None:
 
 @pytest.mark.parametrize("meanwhile", [False, True])
 def test_an_idle_connection_that_the_broker_closes_is_no_loss(meanwhile: bool) -> None:
-    """Its partitions wait for room, for a minute; it may be closed while the next request is on its way."""
+    """Its partitions wait for room, for 45 s; it may be closed while the next request is on its way."""
     with simulated_group(1, record_bytes=LARGE, fetch=TIGHT) as group:
         member = joined(group)
-        member.pace = 90.0
+        member.pace = 45.0
         group.logs.burst(600)
         if meanwhile:
-            group.world.pass_time(55)
+            group.world.pass_time(40)
             group.brokers[0].hangs_up = True
         else:
             group.brokers[0].idle = 30.0
-        group.world.pass_time(100)
+        group.world.pass_time(55)
         member.pace = 0.0
-        group.world.pass_time(100)
+        group.world.pass_time(60)
         assert not group.brokers[0].hangs_up
         assert not logged(group, "broker lost")
         assert not logged(group, "fetch refused, looking up leader")
+        group.come_to_rest(30, 3)
+
+
+def test_a_line_that_is_too_slow_for_a_large_answer_brings_smaller_ones() -> None:
+    """Within 5 s it brings less than one batch of 150 kB, within the longest time for an answer 2.4 MB of the 3 MB."""
+    bandwidth, records = 20_000, 500
+    with simulated_group(1, record_bytes=LARGE, fetch=(("request_timeout", "5s"),)) as group:
+        member = joined(group)
+        group.logs.stop()
+        group.network.bandwidth = bandwidth
+        group.logs.burst(records)
+        behind = left(group, member)
+        needed = behind * LARGE / bandwidth
+        group.world.pass_time(needed * 2)
+        assert left(group, member) < behind / 10
+        assert all("the next will be smaller" in each["reason"] for each in logged(group, "broker lost"))
+        assert 1 <= len(logged(group, "broker lost")) <= 4
+        group.network.bandwidth = math.inf
+        group.logs.burst(100)
+        assert group.world.pass_time(10, lambda: not left(group, member)), "larger ones again"
         group.come_to_rest(30, 3)
 
 

@@ -58,3 +58,17 @@ def test_an_empty_answer_that_fits_in_a_moment_is_asked_for_again() -> None:
     before = throttle.most
     throttle.answered(12.0, 0.3, 0, before, muted=True)
     assert throttle.most == before
+
+
+def test_a_line_that_is_too_slow() -> None:
+    """Half of what came in time comes in half of the time: no more is asked for, until it comes much sooner."""
+    throttle = Throttle(50 * MB)
+    throttle.late(30.0, 8 * MB)
+    assert (throttle.most, throttle.patience(30.0)) == (4 * MB, 60.0)
+    throttle.answered(100.0, 0.0, 4 * MB, 4 * MB, muted=True, slow=True)
+    assert (throttle.most, throttle.patience(30.0)) == (4 * MB, 60.0)
+    throttle.answered(100.0, 0.0, 4 * MB, 4 * MB, muted=True)
+    assert (throttle.most, throttle.patience(30.0)) == (5 * MB, 30.0)
+    for _ in range(9):
+        throttle.late(throttle.patience(30.0), 10)
+    assert (throttle.most, throttle.patience(30.0)) == (FEWEST_BYTES, 120.0)

@@ -2,7 +2,7 @@
 
 `SimulatedNetwork` owns the connections and their faults. Faults are those of TCP: a connection that breaks
 with requests or replies on the way or in the middle of a response, a process that nothing reaches and that reaches
-nobody, slow lines, a firewall that forgets connections.
+nobody, slow lines, large answers on thin lines, a firewall that forgets connections.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 QUICK = (0.0003, 0.003)
 SLOW = (0.01, 0.6)
+THIN = 16 * 1024
+"""Bytes that come at once where bandwidth is limited."""
 TORN_FROM = 300
 """Bytes of the smallest broker response that is torn: one with records."""
 
@@ -64,6 +66,8 @@ class SimulatedNetwork:
         self.forgets = math.inf
         """Seconds without a byte after which a firewall drops a connection to a broker from its table. Nobody is told:
         what either side sends from then on is lost."""
+        self.bandwidth = math.inf
+        """Bytes a second that each connection brings from a broker."""
         self.brokerless: set[Process] = set()
         """These reach no broker."""
         self.losing: dict[Process, Loss] = {}
@@ -209,8 +213,15 @@ class Line(asyncio.Transport):
             way[-1] = way[-1]._replace(data=way[-1].data + data)
             return
         arrives = max(world.now + self.network.delay(self.process), way[-1].arrives if way else 0.0)
+        if way is self._to_client and not self.to_zookeeper and self.network.bandwidth < math.inf:
+            arrives += min(len(data), THIN) / self.network.bandwidth
+            data, rest = data[:THIN], data[THIN:]
+        else:
+            rest = b""
         way.append(Parcel(world.now, arrives, data, last))
         world.at(arrives, read)
+        if rest:
+            self._send(way, rest, read)
 
     def _server_reads(self) -> None:
         for _, _, data, last in self._arrived(self._to_server):
