@@ -286,7 +286,7 @@ class BrokerConnection:
     @property
     def begun(self) -> int:
         """Bytes that had come of that answer: the line is too slow for it."""
-        return self._transport.begun
+        return self.transport.begun
 
     @property
     def worn_out(self) -> bool:
