@@ -18,6 +18,7 @@ from tests.audit.rooms import DECODER, FOLDERS, OUTSIDE, bugs_of, rooms
 from tests.audit.sample import draw, interval
 from tests.mutants.mutant import ROOT
 from tests.mutants.tree import Tree
+from tests.support.extent import only_nightly
 
 
 def planted(statement: str) -> dict[str, list[str]]:
@@ -162,7 +163,7 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
         yield copy
 
 
-@pytest.mark.long
+@only_nightly
 def test_the_tests_of_a_line_judge_its_bugs(tree: Tree, tmp_path: Path) -> None:
     """In a copy of the tree, with the tests of one assignor."""
     reach = record(tree, tmp_path / "reach", ["tests/core/plain/test_assignor_range.py"], jobs=1)

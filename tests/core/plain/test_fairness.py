@@ -8,7 +8,7 @@ from tests.support.extent import seeds
 from tests.support.simulated.fair_feed import Feed
 
 
-@pytest.mark.parametrize("seed", seeds(20, 200))
+@pytest.mark.parametrize("seed", seeds(8, 200))
 def test_no_partition_waits_longer_than_the_bound(seed: int) -> None:
     feed = Feed(seed).play()
     assert feed.worst <= feed.bound, {str(s.progress.topic_partition): round(s.worst, 1) for s in feed.sources}

@@ -183,6 +183,7 @@ def test_finds_releases_before_the_last_commit() -> None:
     find(Claimer, "release", nodes_first, r"which belongs to|which \w+ had at", start=1)
 
 
+@only_nightly
 def test_finds_a_release_that_does_not_wait_for_work_in_hand() -> None:
     made = Rebalancer.__init__
 

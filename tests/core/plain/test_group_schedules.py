@@ -11,6 +11,7 @@ import pytest
 from kzconsumer.member import Member as Membership
 from kzconsumer.model import TopicPartition
 from kzconsumer.zookeeper.operations import SetData
+from tests.support.extent import extent
 from tests.support.members import sessions_of
 from tests.support.simulated.broker_machine import LogsCutOffMachine, ZooKeeperRestoredMachine
 from tests.support.simulated.group import SimulatedGroup, joined, simulated_group
@@ -309,11 +310,17 @@ def test_eager_members_release_everything_before_they_claim() -> None:
 @pytest.mark.parametrize(
     ("kind", "fate", "nth"),
     [
-        *((kind, fate, nth) for kind in KINDS_HERE if kind != "registration" for fate in LOST for nth in (1, 2)),
+        *(
+            (kind, fate, nth)
+            for kind in KINDS_HERE
+            if kind != "registration"
+            for fate in LOST
+            for nth in extent((1,), (1, 2))
+        ),
         *((kind, "reply lost", 3) for kind in KINDS_HERE if kind != "registration"),
         *(("registration", fate, 1) for fate in LOST),
         # A member whose registration, first containers or first offsets are refused like that ends with the error.
-        *((kind, "refused", nth) for kind in ("claim", "release", "change of thread") for nth in (1, 2)),
+        *((kind, "refused", nth) for kind in ("claim", "release", "change of thread") for nth in extent((1,), (1, 2))),
         ("commit", "refused", 7),
     ],
 )
