@@ -20,7 +20,14 @@ from kzconsumer.brokers.protocol.log_reads import EARLIEST, ISOLATION_LEVELS, LA
 from kzconsumer.clock import now
 from kzconsumer.counters import Attempts, Counters
 from kzconsumer.end_offsets import EndOffsets, owned_finished, run_finished
-from kzconsumer.errors import CoordinatorError, KzConsumerError, NotFoundError, SessionExpiredError, ZooKeeperError
+from kzconsumer.errors import (
+    CoordinatorError,
+    KzConsumerError,
+    NotFoundError,
+    SessionExpiredError,
+    UnfitError,
+    ZooKeeperError,
+)
 from kzconsumer.fetcher.corrupt_batches import CorruptPolicy
 from kzconsumer.fetcher.fetch_rules import FetchForm
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
@@ -238,6 +245,12 @@ class Member:
                 self._log_uncommitted("session expired")
             await self._claims.lose_all()
             raise
+        except* UnfitError:
+            # Nothing is wrong with the session, so the work in hand is waited for as at a release: other members would
+            # do it again. A stop ends the wait.
+            await self._settle(self._claims.revoke_deadline)
+            await self._final_commit()
+            raise
         except* Exception:
             await self._final_commit()
             raise
@@ -247,6 +260,17 @@ class Member:
             if not self._commits_at_end and self._leaves_uncommitted():
                 self._log_uncommitted("no time left")
             self.owned.close_all()
+
+    async def _settle(self, patience: float) -> None:
+        async with anyio.create_task_group() as tasks:
+
+            async def settle() -> None:
+                await self._claims.settle(patience)
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(settle)
+            await self._state.leaving.wait()
+            tasks.cancel_scope.cancel()
 
     async def bootstrap(self) -> str:
         """See `registry.cluster.bootstrap`."""

@@ -161,7 +161,7 @@ def test_a_reload_that_was_asked_for_before_the_event_loop_ran_is_done() -> None
         daemon.settings = structs.replace(daemon.settings, batch=batch)
         daemons.world.pass_time(3.0)
         (reloaded,) = [each for each in daemons.group.events if each["event"] == "configuration reloaded"]
-        assert reloaded["applied"] == ("batch.max_records",)
+        assert reloaded["applied"] == ["batch.max_records"]
 
 
 def test_a_daemon_that_stops_ends_a_write_with_the_lease() -> None:
