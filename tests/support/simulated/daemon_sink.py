@@ -154,10 +154,10 @@ class ReplayableSink:
         interruption, daemon.interruption = daemon.interruption, None
         while now() >= self._safe_until():
             await anyio.sleep(_LOOKS_EVERY)
-        if interruption is not None:
-            await self._interrupted(batch, interruption)
         world.after(max(daemon.pace, ARRIVES_AFTER), arrives)
         try:
+            if interruption is not None:
+                await self._interrupted(batch, interruption)
             await answered.wait()
         except BaseException:
             given_up = True

@@ -14,7 +14,6 @@ from tests.support.simulated.daemon import SimulatedDaemon
 from tests.support.simulated.daemon_machine import SLOW, DaemonMachine
 from tests.support.simulated.daemon_sink import Interruption, Moment
 from tests.support.simulated.daemons import simulated_daemons
-from tests.support.simulated.machine import WAITS
 from tests.support.simulated.scene import SESSION_TIMEOUT, Scene
 
 MOMENTS: tuple[Moment, ...] = ("planned", "written in part", "published", "commit refused")
@@ -54,7 +53,7 @@ class ReplayMachine(DaemonMachine):
         same_id=st.booleans(),
         pace=st.sampled_from((0.0, 0.3, SLOW)),
         next_fault=st.sampled_from(("none", *get_args(Fault))),
-        wait=WAITS,
+        wait=st.sampled_from((0.0, 0.2, 1.5, SESSION_TIMEOUT + 1, 2 * SESSION_TIMEOUT)),
     )
     def begin(
         self,
@@ -71,7 +70,7 @@ class ReplayMachine(DaemonMachine):
         wait: float,
     ) -> None:
         """An earlier daemon has committed some records. While it writes others, `fault` happens to it. `next_fault`
-        happens to the next one as it begins to write."""
+        happens to the next one as it begins to write, and a third one comes."""
         self.scene, self.bounded = scene, False
         self.daemons = self.exits.enter_context(simulated_daemons(seed, scene, replayable=True))
         self.group = self.daemons.group
@@ -88,9 +87,8 @@ class ReplayMachine(DaemonMachine):
             self.daemons.destination.restore(before if copy == "before the range" else empty)
         consumer = first.settings.group.consumer_id if same_id and not first.runs else None
         second = self.daemons.start(scene, pace, consumer=consumer, topics={"t": 1})
-        if next_fault != "none":
-            second.interruption = Interruption("planned", partial(self.strike, second, next_fault))
-            self.start(0.0, None, True, 0.0)
+        second.interruption = Interruption("planned", partial(self.replace, second, next_fault))
+        self.group.world.pass_time(2 * WITHIN, lambda: second.interruption is None)
         self.wait(wait)
         if self.lost:
             self.republish()
@@ -98,6 +96,7 @@ class ReplayMachine(DaemonMachine):
     def interrupt(self, daemon: SimulatedDaemon, moment: Moment, fault: Fault) -> None:
         """Its next write, of many records."""
         happened = False
+        daemon.pace = 0.0 if moment == "commit refused" else SLOW  # a write that goes on then ends late
 
         def happens() -> None:
             nonlocal happened
@@ -105,13 +104,18 @@ class ReplayMachine(DaemonMachine):
             if moment == "commit refused":
                 self.daemons.stop(daemon)
             else:
-                daemon.pace = SLOW
                 self.strike(daemon, fault)
 
         daemon.interruption = Interruption(moment, happens)
         self.group.logs.burst(300)
         ended = daemon.task.done if moment == "commit refused" else lambda: happened
         assert self.group.world.pass_time(2 * WITHIN, ended)
+
+    def replace(self, daemon: SimulatedDaemon, fault: Fault | Literal["none"]) -> None:
+        """A third daemon comes, which owns the partitions next."""
+        if fault != "none":
+            self.strike(daemon, fault)
+            self.daemons.start(self.scene, 0.0, topics={"t": 1})
 
     def strike(self, daemon: SimulatedDaemon, fault: Fault) -> None:
         if fault == "kill":
