@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -205,9 +208,6 @@ async def test_nodes_with_problems(cluster: Cluster, unique: str) -> None:
         await other.delete(f"{root}/owners/{unique}/1", -1)
 
 
-PAUSE = 0.1  # several readings, also on a busy machine: a change in each of five of them would be reported
-
-
 async def test_members_that_join_and_leave_are_no_findings(cluster: Cluster, unique: str) -> None:
     """A member and its owner node appear and disappear together; inconsistent readings are repeated."""
     await create_topic(cluster.connect, unique, 1)
@@ -215,22 +215,23 @@ async def test_members_that_join_and_leave_are_no_findings(cluster: Cluster, uni
     member, owner = f"/consumers/{unique}/ids/{unique}_m", f"/consumers/{unique}/owners/{unique}/0"
     registration = b'{"version":1,"subscription":{"%s":1},"pattern":"static"}' % unique.encode()
     seen = []
+    begun = asyncio.Semaphore(0)
     async with session(cluster.connect) as zookeeper, anyio.create_task_group() as tasks:
         for path in (member, owner):
             await zookeeper.ensure(path.rpartition("/")[0])
 
         async def come_and_go() -> None:
-            while True:
-                text = f"{unique}_m-0".encode()
-                await zookeeper.multi(
-                    [Create(member, registration, ephemeral=True), Create(owner, text, ephemeral=True)]
-                )
-                await anyio.sleep(PAUSE)
-                await zookeeper.multi([Delete(member, -1), Delete(owner, -1)])
-                await anyio.sleep(PAUSE)
+            """Once while a description is made, which reads the nodes up to five times."""
+            text = f"{unique}_m-0".encode()
+            come = [Create(member, registration, ephemeral=True), Create(owner, text, ephemeral=True)]
+            for change in itertools.cycle((come, [Delete(member, -1), Delete(owner, -1)])):
+                await begun.acquire()
+                await anyio.sleep(random.uniform(0, 0.02))
+                await zookeeper.multi(change)
 
         tasks.start_soon(come_and_go)
         for _ in range(60):
+            begun.release()
             found = described(await read_nodes(configured, unique))
             assert found.findings == ()
             seen.append(len(found.members))
