@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kzconsumer.zookeeper.operations import Create, Delete
+from kzconsumer.zookeeper.operations import Create, Delete, Operation
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
@@ -223,8 +223,12 @@ async def test_members_that_join_and_leave_are_no_findings(cluster: Cluster, uni
         async def come_and_go() -> None:
             """Once while a description is made, which reads the nodes up to five times."""
             text = f"{unique}_m-0".encode()
-            come = [Create(member, registration, ephemeral=True), Create(owner, text, ephemeral=True)]
-            for change in itertools.cycle((come, [Delete(member, -1), Delete(owner, -1)])):
+            come: list[Operation] = [
+                Create(member, registration, ephemeral=True),
+                Create(owner, text, ephemeral=True),
+            ]
+            go: list[Operation] = [Delete(member, -1), Delete(owner, -1)]
+            for change in itertools.cycle((come, go)):
                 await begun.acquire()
                 await anyio.sleep(random.uniform(0, 0.02))
                 await zookeeper.multi(change)
