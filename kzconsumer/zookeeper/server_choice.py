@@ -42,7 +42,10 @@ MIN_ATTEMPT = 0.5
 STATUS_LIMIT = 0.5
 """Seconds for connecting and asking a server for its status."""
 
-_REFUSES_SESSION = "it has no quorum, is read-only, or is behind what this session has seen"
+_REFUSES_SESSION = (
+    "it has no quorum, is read-only, has no room for more connections (maxClientCnxns), "
+    "or is behind what this session has seen"
+)
 _PLAIN = Access()
 _SRVR = (
     b"srvr\n"  # with the line's end: a port with TLS closes the connection at the fifth byte, on four it waits for more
