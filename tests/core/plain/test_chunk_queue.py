@@ -18,15 +18,6 @@ def sized(size: int, first: int = 0) -> Chunk:
     return Chunk(progress(), first, first + 1, size=size)
 
 
-async def test_chunks_are_returned_in_the_order_they_were_put() -> None:
-    queue = ChunkQueue(1000)
-    claim = progress()
-    chunks = [chunk(claim, first, first + 3) for first in (0, 3, 6)]
-    put(queue, *chunks)
-    assert [await queue.get() for _ in chunks] == chunks
-    assert queue.get_nowait() is None
-
-
 async def test_room_is_counted_in_fetched_bytes() -> None:
     queue = ChunkQueue(100)
     queue.reserve(99)
@@ -77,17 +68,6 @@ def test_chunks_of_closed_claims_are_dropped() -> None:
     put(queue, late)
     assert queue.get_nowait() is kept
     assert queue.filled == (0, 0, 100)
-
-
-def test_drop_forgets_one_claims_chunks() -> None:
-    queue, output = ChunkQueue(100), list[bool]()
-    queue.subscribe(lambda: output.append(True))
-    going, staying = progress(0), progress(1)
-    kept = [Chunk(staying, n, n + 1, size=20) for n in range(2)]
-    put(queue, Chunk(going, 0, 1, size=60), kept[0], Chunk(going, 1, 2, size=60), kept[1])
-    queue.drop(going)
-    assert output
-    assert [queue.get_nowait(), queue.get_nowait(), queue.get_nowait()] == [*kept, None]
 
 
 def test_a_claim_that_is_paused_resumed_or_closed_is_reported_to_its_fetcher() -> None:
@@ -298,16 +278,3 @@ def test_a_full_queue_has_room_for_a_broker_of_which_it_has_nothing() -> None:
     assert output == []
     queue.get_nowait()
     assert output == [True]  # still full, and yet there is room for that broker
-
-
-@pytest.mark.parametrize("held", [False, True])
-def test_what_is_held_or_dropped_is_given_back_to_its_broker(held: bool) -> None:
-    queue, claim = ChunkQueue(50), progress()
-    put(queue, Chunk(progress(1), 0, 1, size=60))
-    queue.reserve(60, 2)
-    queue.put(Chunk(claim, 0, 1, size=60, broker=2))
-    assert not queue.has_room_for(2)
-    queue.hold(claim, None) if held else queue.drop(claim)
-    assert queue.has_room_for(2)
-    queue.unhold(claim)
-    assert queue.has_room_for(2) is not held
