@@ -22,6 +22,8 @@ PARTITIONS = [TopicPartition(topic, number) for topic in "tu" for number in rang
 WHICH = st.sampled_from(PARTITIONS)
 POSITIONS = st.builds(FetchPosition, st.integers(0, 3), st.sampled_from((1, 1000)), st.integers(0, 1), st.just(-1))
 SOME = st.sets(WHICH)
+ROUNDS = st.tuples(st.dictionaries(WHICH, POSITIONS), st.none() | WHICH, SOME)
+"""What is wanted, what is not wanted any more, and what has records."""
 OPENS = st.sampled_from((True, True, True, False))
 ORDER = PARTITIONS[::-1]
 
@@ -40,6 +42,10 @@ class SessionMachine(RuleBasedStateMachine):
         self.reported: dict[TopicPartition, int] = {}
         self.in_flight: dict[TopicPartition, FetchPosition] | None = None
         """What was wanted when the request was made."""
+        self.number = 0
+        """Of the session of the last answer. A full request ends it."""
+        self.before: set[TopicPartition] | None = set()
+        """What the request before had read; None since it was to be a new one."""
 
     @rule(partition=WHICH, position=POSITIONS)
     def want(self, partition: TopicPartition, position: FetchPosition) -> None:
@@ -71,6 +77,7 @@ class SessionMachine(RuleBasedStateMachine):
     @rule()
     def reorder(self) -> None:
         self.session.renew()
+        self.before = None
 
     @rule(slots=st.sampled_from((0, 1, SLOTS, SLOTS, SLOTS)))
     def have_slots(self, slots: int) -> None:
@@ -99,6 +106,10 @@ class SessionMachine(RuleBasedStateMachine):
         assert not set(request.partitions) & set(request.forgotten)
         if request.epoch <= 0:
             assert list(request.partitions) == [each for each in ORDER if each in self.wanted]
+        assert request.session_id == (self.number if opens else 0)
+        if self.session.same_partitions:
+            assert self.wanted.keys() == self.before
+        self.before = set(self.wanted)
 
     @precondition(lambda self: self.in_flight is not None)
     @rule(served=SOME, reached=st.booleans())
@@ -107,6 +118,7 @@ class SessionMachine(RuleBasedStateMachine):
         if reached:
             self._answer(self.request, served)
         self.session.renew()
+        self.before = None
         self.in_flight = None
 
     @precondition(lambda self: self.in_flight is not None)
@@ -115,6 +127,8 @@ class SessionMachine(RuleBasedStateMachine):
         wanted, self.in_flight = self.in_flight, None
         assert wanted is not None
         response, read = self._answer(self.request, served, throttled=throttled)
+        if not response.error or response.error == error_codes.FETCH_SESSION_ID_NOT_FOUND:
+            self.number = response.session_id
         usable = self.session.answered(response)
         assert usable == (not response.error)
         if not usable:
@@ -130,14 +144,18 @@ class SessionMachine(RuleBasedStateMachine):
         for part in response.partitions:
             self.reported[part.topic_partition] = part.high_watermark
 
-    @rule(opens=OPENS, rounds=st.lists(st.tuples(st.dictionaries(WHICH, POSITIONS), SOME), min_size=1, max_size=4))
+    @rule(opens=OPENS, rounds=st.lists(ROUNDS, min_size=1, max_size=4))
     def exchange(
-        self, opens: bool, rounds: list[tuple[dict[TopicPartition, FetchPosition], set[TopicPartition]]]
+        self,
+        opens: bool,
+        rounds: list[tuple[dict[TopicPartition, FetchPosition], TopicPartition | None, set[TopicPartition]]],
     ) -> None:
         """Several requests and answers, one after the other: of a session, if nothing happens to it."""
-        for wants, served in rounds:
+        for wants, left, served in rounds:
             for partition, position in wants.items():
                 self.want(partition, position)
+            if left is not None:
+                self.leave(left)
             if self.in_flight is None:
                 self.ask(opens)
             self.answer(served, throttled=False)

@@ -122,6 +122,9 @@ def test_faults_of_bounds() -> None:
     assert faults(**BASE, endingtimestamp=str(1 << 63)) == [
         "GroupSource: option endingTimestamp: 9223372036854775808 is too late for a time in ms since 1970"
     ]
+    assert faults(zookeeper__connect="zk:2181", topics="a", endingoffsets="latest") == [
+        "GroupSource: option group.id: missing (or option config, a group's file)"
+    ]
     assert faults(**BASE, startingoffsets="earliest", startingtimestamp="1") == [
         "GroupSource: option startingTimestamp: startingOffsets is given, too"
     ]

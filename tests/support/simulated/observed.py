@@ -68,9 +68,16 @@ def assert_agreement(observer: Observer, report: Report) -> None:
     assert metrics["kzconsumer_lag_at_least_records"] == {(): status["total"].at_least}
     assert metrics.get("kzconsumer_lag_unknown_partitions", {}) == {(reason,): n for reason, n in unknown.items()}
     assert metrics["kzconsumer_health"][status["health"],] == 1
-    lag_of = metrics.get("kzconsumer_partition_lag_records", {})
+    lag_of, offset_of = (metrics.get(f"kzconsumer_partition_{name}", {}) for name in ("lag_records", "offset"))
     for each in report.partitions:
-        assert lag_of.get((each.topic, str(each.partition), "processed")) == each.progress.lag
+        where = each.topic, str(each.partition)
+        assert lag_of.get((*where, "processed")) == each.progress.lag
+        assert {kind: n for (*at, kind), n in offset_of.items() if (*at,) == where} == each.offsets
+    fetched = [each.lag["fetched"] for each in report.partitions if "fetched" in each.lag]
+    assert list(metrics.get("kzconsumer_max_fetch_lag_records", {}).values()) == ([max(fetched)] if fetched else [])
+    assert metrics["kzconsumer_stalled_partitions"] == {(): sum(each.stalled for each in report.partitions)}
+    owned = Counter((each.topic,) for each in report.partitions)
+    assert metrics.get("kzconsumer_owned_partitions", {}) == owned
     if report.joined and report.session == "held" and rows:
         assert behind_text(status["total"]) in report.state
     assert [each.lag.get("processed") for each in report.partitions] == [each.lag for each in rows]
