@@ -154,15 +154,9 @@ class JdbcTable:
         line = self._identity(part)[:5]
         before = (followed.first, followed.until) if followed is not None else (None, None)
         values = [*line, part.until, _LOOK_BACK, part.first, part.first, part.until, *line, *before]
-        found = fetch(connection, query, values)
-        overlapping = [(first, until) for first, until, is_followed in found if not is_followed]
         last = SQL("SELECT first, until FROM {} WHERE {} ORDER BY until DESC LIMIT 1").format(self._name(LEDGER), own)
-        if followed is not None and len(found) == len(overlapping):
-            ends = [until for _, until in fetch(connection, last, line)]
-            raise DestinationWentBackError(followed, ends[0] if ends else None)
-        if overlapping:
-            overlapping += fetch(connection, last, line)
-            require_apart(part, (Span(*row) for row in overlapping))
+        found = fetch(connection, query, values)
+        require_place(part, followed, found, lambda: [Span(*row) for row in fetch(connection, last, line)])
 
     def missing(self, connection: Connection, ranges: Sequence[_Range]) -> list[_Range]:
         """Those without a row in the ledger. Raises SetAside."""
@@ -303,6 +297,24 @@ _TABLES: Final = {
 
 def _tags(ranges: Sequence[AnyRange]) -> list[object]:
     return [[tag_of(part.topic) for part in ranges], [part.partition for part in ranges]]
+
+
+def require_place(
+    part: RangeIdentity,
+    followed: RangeIdentity | None,
+    found: Sequence[tuple[int, int, bool]],
+    last: Callable[[], Sequence[Span]],
+) -> None:
+    """Raises DestinationWentBackError if `followed` is not among the rows `found` in the ledger, RangeOverlap.
+
+    Each row is a range, first and until, that may overlap, or with True the one that is followed. `last` looks up the
+    range that ends last, if there is any.
+    """
+    if followed is not None and not any(is_followed for *_, is_followed in found):
+        ends = [each.until for each in last()]
+        raise DestinationWentBackError(followed, ends[0] if ends else None)
+    if overlapping := [Span(first, until) for first, until, is_followed in found if not is_followed]:
+        require_apart(part, [*overlapping, *last()])
 
 
 def _partition_key(owner: str, part: RangeIdentity) -> int:

@@ -9,11 +9,11 @@ looked for, and their records rejected.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import reduce
 from operator import or_
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from pyspark.sql import Column, DataFrame, types
 from pyspark.sql import functions as sql
@@ -43,6 +43,7 @@ _NOT_IN_ORC: Final = "is a time that ORC does not have"
 _LONG: Final = f"is too long for the name of a directory, {MOST_BYTES} bytes"
 _REASON: Final = "_kz_reason"
 
+_Condition = TypeVar("_Condition")
 _Check: TypeAlias = Callable[[Column, types.DataType], Column | None]
 """Whether a value of this type is bad, as a condition; None for a type of which no value is."""
 
@@ -146,17 +147,21 @@ def _any(value: Column, kind: types.DataType, check: _Check) -> Column | None:
     """Whether the value, or one in it, is bad; None for a type in which none is."""
     match kind:
         case types.StructType():
-            fields = [_any(value.getField(each.name), each.dataType, check) for each in kind]
-            found = [each for each in fields if each is not None]
-            return reduce(or_, found) if found else None
+            return either(_any(value.getField(each.name), each.dataType, check) for each in kind)
         case types.ArrayType():
             return _in_array(value, kind.elementType, check)
         case types.MapType():
             keys = _in_array(sql.map_keys(value), kind.keyType, check)
             values = _in_array(sql.map_values(value), kind.valueType, check)
-            return keys | values if keys is not None and values is not None else keys if keys is not None else values
+            return either((keys, values))
     bad = check(value, kind)
     return None if bad is None else sql.coalesce(bad, sql.lit(False))
+
+
+def either(conditions: Iterable[_Condition | None]) -> _Condition | None:
+    """Whether one of them holds; None if there are none."""
+    found = [each for each in conditions if each is not None]
+    return reduce(or_, found) if found else None
 
 
 def _in_array(value: Column, kind: types.DataType, check: _Check) -> Column | None:
