@@ -146,7 +146,7 @@ class SocketTarget(NamedTuple):
     """As for `socket.connect`."""
 
 
-class Attempts:
+class AddressOutcomes:
     """What became of each address, for the error if none answers."""
 
     def __init__(self) -> None:
@@ -177,7 +177,7 @@ async def connect(
     port: int,
     *,
     tls: ssl.SSLContext | None = None,
-    attempts: Attempts | None = None,
+    attempts: AddressOutcomes | None = None,
 ) -> asyncio.BaseTransport:
     """The transport of a protocol that `protocol` makes once the host has answered, and TLS is established.
 
@@ -186,7 +186,7 @@ async def connect(
     """
     loop = asyncio.get_running_loop()
     name = server_name(host) if tls is not None else None
-    attempts = attempts if attempts is not None else Attempts()
+    attempts = attempts if attempts is not None else AddressOutcomes()
     attempts.looking_up = True
     targets = await targets_of(host, port)
     attempts.looking_up = False
@@ -221,7 +221,7 @@ async def targets_of(host: str, port: int) -> list[SocketTarget]:
     return [target for target in chain.from_iterable(zip_longest(preferred, others)) if target is not None]
 
 
-async def _connected_to_one(targets: Sequence[SocketTarget], attempts: Attempts) -> socket.socket:
+async def _connected_to_one(targets: Sequence[SocketTarget], attempts: AddressOutcomes) -> socket.socket:
     """A socket that is connected to one of them. Raises OSError."""
 
     async def attempt(target: SocketTarget) -> socket.socket | None:

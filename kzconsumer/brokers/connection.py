@@ -26,7 +26,7 @@ from kzconsumer.brokers.protocol.versions import (
 )
 from kzconsumer.brokers.transport import BrokerTransport, Response, Security
 from kzconsumer.clock import now
-from kzconsumer.connecting import NO_ANSWER, Attempts, connect, server_name
+from kzconsumer.connecting import NO_ANSWER, AddressOutcomes, connect, server_name
 from kzconsumer.errors import ConnectionLostError, ProtocolError, SecurityError
 from kzconsumer.model import Broker
 from kzconsumer.security.sasl import Sasl
@@ -144,7 +144,7 @@ class BrokerConnection:
         Raises ConnectionLostError (SecurityError when the reason is TLS or SASL), ProtocolError,
         UnsupportedVersionError, or BrokerError when the broker answers ApiVersions with an error.
         """
-        attempts = Attempts()
+        attempts = AddressOutcomes()
         try:
             with anyio.fail_after(timeout):
                 for _ in range(_HANG_UPS_BEFORE_0_10):
@@ -169,7 +169,7 @@ class BrokerConnection:
 
     @classmethod
     async def _connect(
-        cls, broker: Broker, client_id: str, security: Security, attempts: Attempts | None = None
+        cls, broker: Broker, client_id: str, security: Security, attempts: AddressOutcomes | None = None
     ) -> Self:
         transport = BrokerTransport(broker, client_id, security)
         try:

@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 import anyio
 
 from kzconsumer import clock
-from kzconsumer.connecting import Attempts, connect, server_name
+from kzconsumer.connecting import AddressOutcomes, connect, server_name
 from kzconsumer.errors import ConnectionLostError, KzConsumerError, ProtocolError, SecurityError, ZooKeeperError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.security.sasl import Sasl
@@ -171,7 +171,7 @@ class Link(asyncio.Protocol):
 
         Raises ConnectionLostError (HungUp), ProtocolError; SecurityError when either side does not accept the other.
         """
-        link, attempts = cls((host, port), on_event, on_zxid, access), Attempts()
+        link, attempts = cls((host, port), on_event, on_zxid, access), AddressOutcomes()
         try:
             with anyio.fail_after(timeout):
                 await connect(lambda: link, host, port, tls=access.tls, attempts=attempts)
