@@ -11,6 +11,7 @@ from hypothesis import Phase, settings
 from msgspec import structs
 
 from kzconsumer.model import TopicPartition
+from kzconsumer.runs import END_PATIENCE
 from kzconsumer.service.daemon import EXIT_UNFINISHED
 from kzconsumer.sinks.builtin import CallableSink
 from kzconsumer.sinks.interface import SinkContext
@@ -19,6 +20,8 @@ from tests.support.extent import extent
 from tests.support.simulated.daemon_machine import SLOW, DaemonMachine
 from tests.support.simulated.daemons import simulated_daemons
 from tests.support.simulated.scene import SESSION_TIMEOUT, Scene
+
+TRUNCATED = "log truncated below the consumed offset"
 
 DaemonMachine.TestCase.settings = settings(
     max_examples=extent(6, 1000, quick=3),
@@ -282,6 +285,23 @@ def test_a_log_that_is_cut_off_while_a_planned_range_is_read_again_stops_no_daem
         daemons.world.pass_time(10.0)
         assert "partition lost" in {event["event"] for event in daemons.group.events}
         daemons.come_to_an_end(60.0)
+
+
+def test_a_log_that_was_cut_off_before_a_run_of_which_nothing_is_left_to_read_is_reported() -> None:
+    """Nobody fetches from there, so the run itself has to find out."""
+    with simulated_daemons(1, Scene()) as daemons:
+        daemons.group.logs.grow("t", 2)
+        daemons.group.logs.burst(300)
+        daemons.group.logs.stop()
+        for run in ("monday", "tuesday"):
+            began = daemons.world.now
+            daemon = daemons.start(Scene(), 0.0, topics={"t": 1}, stop_at="end", run=run)
+            assert daemons.world.pass_time(60.0, daemon.task.done)
+            assert daemon.task.result() == 0
+            found = [(each["partition"], each["until"]) for each in daemons.group.events if each["event"] == TRUNCATED]
+            assert found == ([] if run == "monday" else [(1, 300)])
+            assert run == "monday" or daemons.world.now - began >= END_PATIENCE, "an owner would notice by then"
+            daemons.cut_off(TopicPartition("t", 1), 200)
 
 
 def test_a_daemon_whose_run_is_over_starts_no_sink_and_writes_nothing() -> None:
