@@ -430,14 +430,17 @@ class Member:
         try:
             with anyio.fail_after(patience):
                 await self.owned.commit()
-                reason = _LOST if self._lost_work else None
+                reason = None
         except TimeoutError:
             reason = "no answer from ZooKeeper"
         except (SessionExpiredError, CoordinatorError, ZooKeeperError) as error:
             reason = error
         finally:
-            if reason is not None:
+            # A commit that was given up had perhaps nothing to store.
+            if isinstance(reason, Exception) or (reason and (self.committer.pending or self._leaves_uncommitted())):
                 self._log_uncommitted(reason)
+            elif self._lost_work:
+                self._log_uncommitted(_LOST)
 
     @property
     def _lost_work(self) -> bool:

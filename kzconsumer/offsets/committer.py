@@ -90,6 +90,15 @@ class Committer:
         """All that is known to be stored of a claim; None if it is not ours."""
         return position.committed if (position := self._positions.get(progress)) else None
 
+    @property
+    def pending(self) -> bool:
+        """Whether a commit has something to store, as far as is known: of a closed claim, too, until it is released."""
+        return any(
+            position.in_doubt is not None or _is_due(position, progress.processed, doubted=False)
+            for progress, position in self._positions.items()
+            if not progress.retired
+        )
+
     async def plan(self, plans: Mapping[Progress, Plan]) -> set[Progress]:
         """Store these ranges as plans, and the offsets where they begin; the commit after the work empties the plans.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from dataclasses import replace
 
+import anyio
 import pytest
 
 from kzconsumer.member import Member as Membership
@@ -237,6 +239,36 @@ def test_a_stop_that_loses_its_partitions_first_reports_what_was_not_committed(s
         lost = [event["event"] for event in group.events].index("partition lost")
         (failed,) = (event for event in group.events[lost:] if event["event"].startswith("final commit failed"))
         assert failed["reason"] == "partitions were lost"
+
+
+@pytest.mark.parametrize("to_commit", [True, False])
+def test_a_final_commit_that_is_given_up_is_a_failure_only_if_something_was_to_commit(to_commit: bool) -> None:
+    """The stop's time is over while the application's listener is called."""
+    with simulated_group(1) as group:
+        group.logs.grow("t", 2)
+        member = group.join("a", {"t": 1}, 0.0, in_batches=False)
+        group.world.pass_time(3.5)
+        group.logs.stop()
+        group.world.pass_time(3.0)
+        if to_commit:
+            group.logs.burst(10)
+            group.world.pass_time(0.1)
+        assert member.connector is not None
+        sessions = sessions_of(member.connector)
+        called = asyncio.Event()
+
+        async def revoked(generation: int, partitions: frozenset[TopicPartition]) -> None:
+            called.set()
+            await anyio.sleep(3.0)
+
+        member.on_revoked = revoked  # type: ignore[method-assign]
+        group.leave(member)
+        assert group.world.pass_time(1.0, called.is_set)
+        member.process.call_soon(sessions.leave_within, 0.0)
+        group.world.pass_time(1.0)
+        failed = [each["reason"] for each in group.events if each["event"].startswith("final commit failed")]
+        assert failed == (["no time left"] if to_commit else [])
+        assert sessions.left_uncommitted is to_commit
 
 
 @pytest.mark.parametrize(("stopped", "reported"), [(True, True), (False, False)])
