@@ -57,6 +57,9 @@ LONGEST_WAIT = 3.0
 # The same for brokers before 1.1, of which the oldest do not end it when they lead a partition no more. As
 # `fetch.max.wait.ms` of Java and librdkafka.
 LONGEST_WITHOUT_SESSION = 0.5
+# Seconds after which an answer, or a new connection, is late: another broker may lead the partitions by now. A machine
+# that has lost its power closes no connection, and `[fetch] request_timeout` is longer than an election takes.
+LATE = 5.0
 
 
 class BrokerFetcher:
@@ -84,6 +87,7 @@ class BrokerFetcher:
         self._answered = now()
         self._asked_after = 0.0  # seconds without requests before the last one
         self._max_wait = settings.max_wait  # of the last request
+        self._due = math.inf  # when the broker should have answered, or accepted a connection
         self._same_since = 0.0  # when another set of partitions was asked for last
         self._long_wait: tuple[BrokerConnection, Response[FetchResponse]] | None = None  # the last one
         self._looks_again = False
@@ -119,6 +123,16 @@ class BrokerFetcher:
         """A quota of the broker holds this client back."""
         return self._handler.throttle.throttling(now())
 
+    def late(self, time: float) -> list[FetchState]:
+        """Partitions that it waits for, if the broker is late, and that their leader should serve."""
+        if time < self._due + LATE:
+            return []
+        return [s for s in self._states if s.open and not s.decoding and s.preferred != self.broker.id]
+
+    def leave(self, states: Iterable[FetchState]) -> None:
+        """Have their leader looked up: it is another one. What this one may still answer of them is dropped."""
+        self._handler.send_back(states)
+
     def wake(self) -> None:
         """Look at all partitions: something outside of the fetch loop has changed."""
         self._states.touch_all()
@@ -140,13 +154,16 @@ class BrokerFetcher:
             await self._work.wait()
             try:
                 connection = None
+                self._due = now()
                 connection = await self._brokers.connection(self.broker, f"fetch {self.number}")
                 try:
                     await self._fetch_from(connection)
                 finally:
+                    self._due = math.inf
                     # An answer still in flight must not meet the next connection's requests.
                     self._brokers.drop(connection)
             except (ConnectionLostError, ProtocolError, BrokerError, UnsupportedVersionError) as error:
+                self._due = math.inf
                 idle = connection is not None and connection.ended_by_peer and self._asked_after > IDLE
                 if idle or self._left:
                     self._asked_after = 0.0  # the broker has closed an idle connection, perhaps as we asked
@@ -174,6 +191,7 @@ class BrokerFetcher:
         # Not for looks: they ask for all partitions together, at fixed times.
         opens = self._handler.looking is None and connection.versions.choose(FETCH) >= SESSIONS
         muted = mutes(connection)
+        self._due = math.inf
         self._states.touch_all()
         try:
             while True:
@@ -211,7 +229,9 @@ class BrokerFetcher:
                     # their logs, or decoded, meanwhile. A look that was due then has found the former wait over.
                     if self._work.is_set():
                         self._wake_up()
+                    self._due = time + self._max_wait
                     await reply.taken_by(partial(self._receive, arrived, time, muted=muted))
+                    self._due = math.inf
                 if connection.worn_out:
                     await self._handler.deliver(arrived)
                     self.wake()

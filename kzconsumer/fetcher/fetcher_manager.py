@@ -136,6 +136,8 @@ class LeaderFinder:
 SESSION_PARTITIONS = 100
 # Seconds between two attempts to read the log offsets of planned ranges.
 PAUSE = 1.0
+# Seconds between two looks at brokers that are late.
+LOOK = 2.0
 # Failed attempts before one is logged: a new leader is often there within a moment.
 ATTEMPTS_UNLOGGED = 3
 
@@ -167,6 +169,7 @@ class FetcherManager:
         self._endless: dict[TopicPartition, FetchState] = {}  # no end offset known, or left out
         self._ending: dict[TopicPartition, FetchState] = {}  # with an end offset, which may still change
         self._replays: dict[TopicPartition, FetchState] = {}  # planned ranges that the log may have lost
+        self._leaders = leaders
         self._leader_finder = LeaderFinder(leaders, self._assign)
         self._fetchers: dict[int, tuple[BrokerFetcher, anyio.CancelScope]] = {}  # by number
         self._numbers = count()
@@ -209,6 +212,7 @@ class FetcherManager:
             try:
                 self.look_for_ends()
                 self._tasks.start_soon(self.check_replays)
+                self._tasks.start_soon(self._look_for_late_brokers)
                 await self._leader_finder.run()
             finally:
                 self._tasks = None  # a stop ends fetching before the rebalancer, which may still claim partitions
@@ -304,6 +308,28 @@ class FetcherManager:
             self.start([state])
             return False
         return True
+
+    async def _look_for_late_brokers(self) -> None:
+        """Partitions whose broker does not answer, and that another one leads by now, are not left waiting for it."""
+        while True:
+            await anyio.sleep(LOOK)
+            time = now()
+            late = {state.topic_partition for fetcher, _ in self._fetchers.values() for state in fetcher.late(time)}
+            if not late:
+                continue
+            try:
+                leaders = await self._leaders.of(late)
+            except (ConnectionLostError, ZooKeeperError, BrokersUnreachableError):
+                continue
+            for fetcher, _ in list(self._fetchers.values()):
+                moved = []
+                for state in fetcher.late(now()):
+                    leader = leaders.get(state.topic_partition)
+                    if isinstance(leader, Broker) and leader.id != fetcher.broker.id:
+                        moved.append(state)
+                if moved:
+                    log.info("broker does not answer, others lead", broker=fetcher.broker.id, partitions=len(moved))
+                    fetcher.leave(moved)
 
     async def _epoch_ends(
         self, waiting: Mapping[TopicPartition, FetchState]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.extent import extent, seeds
-from tests.support.simulated.recovery import DOUBTFUL, EXPIRED, FAULTS, LOST, NO_SERVER, play
+from tests.support.simulated.recovery import DOUBTFUL, EXPIRED, FAULTS, LOST, NO_SERVER, OTHERS_LEAD, play
 from tests.support.simulated.scene import SESSION_TIMEOUT
 
 KEEPS_SESSION = LOST, NO_SERVER, DOUBTFUL
@@ -33,3 +33,7 @@ def test_waits_are_measured(fault: str) -> None:
 
 def test_a_small_step_of_the_clock_is_not_noticed() -> None:
     assert DOUBTFUL not in play(0, FAULTS["wall clock set by half a second"], 0.0).logged
+
+
+def test_a_broker_that_is_late_keeps_what_it_leads() -> None:
+    assert OTHERS_LEAD not in play(0, FAULTS["broker silent, 10 s"], 0.0).logged

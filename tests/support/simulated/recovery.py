@@ -234,6 +234,7 @@ RESTORED, POSTPONED, NO_LEADER = (
     "partition has no leader",
 )
 BROKER_LOST, UNREACHED = "broker lost", "no broker returned a leader"
+OTHERS_LEAD = "broker does not answer, others lead"
 FAULTS = {
     "connections broken": Fault(cut, LOST, 1),
     "one ZooKeeper server cut off": Fault(cut_off_server, LOST, 1),
@@ -256,7 +257,7 @@ FAULTS = {
     "broker stopped, others lead": Fault(lambda group, _: group.broker_faults.stop(0, 30.0), BROKER_LOST, 1),
     "broker silent, 10 s": Fault(lambda group, _: group.broker_faults.silence(0, 10.0), "", 1, lasts=10.0),
     "broker silent, 60 s": Fault(lambda group, _: group.broker_faults.silence(0, 60.0), BROKER_LOST, 1, lasts=60.0),
-    "broker silent, others lead": Fault(silent_and_replaced(60.0), BROKER_LOST, 32, watched=40.0),
+    "broker silent, others lead": Fault(silent_and_replaced(60.0), OTHERS_LEAD, 8, watched=40.0),
     "no broker registered": Fault(lambda group, _: group.take_brokers(30.0), "no broker registered", 1),
     "no broker reached, 10 s": Fault(without_brokers(10.0), UNREACHED, 2, lasts=10.0),
     "no broker reached, 40 s": Fault(without_brokers(40.0), UNREACHED, 2, lasts=40.0),
