@@ -102,12 +102,15 @@ def test_a_sink_is_told_the_consumer_id_of_its_member(monkeypatch: pytest.Monkey
 
 
 def test_what_a_daemon_says_is_true_when_nothing_happens() -> None:
-    """Also of a partition that is paused, of which it fetches nothing; and its service manager hears of it."""
+    """Also of a partition that is paused, of which it fetches nothing, and of a topic that does not exist.
+
+    Its service manager hears of it.
+    """
     with simulated_daemons(1, Scene(brokers=2)) as daemons:
         daemons.group.logs.grow("t", 3)
         daemons.group.logs.burst(3)
         daemons.world.pass_time(9.0)
-        daemon = daemons.start(Scene(brokers=2), 0.3, topics={"t": 1}, paused=["t:0"])
+        daemon = daemons.start(Scene(brokers=2), 0.3, topics={"t": 1, "u": 1}, paused=["t:0"])
         daemons.world.pass_time(4.0)
         daemons.reload(daemon, "offsets", commit_interval=20.0)
         daemons.world.pass_time(1.0)

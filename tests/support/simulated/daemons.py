@@ -254,7 +254,10 @@ class Daemons:
         self.check()
         for daemon in self.daemons:
             if daemon.runs and (observer := daemon.observer) is not None:
-                assert_truth(observer.report(), self.world.now - BEGINNING, self.group.logs, self._read, self.stored)
+                report = observer.report()
+                assert_truth(report, self.world.now - BEGINNING, self.group.logs, self._read, self.stored)
+                there = {each.topic for each in self.group.logs.partitions}
+                assert report.missing == tuple(sorted(daemon.settings.subscription.topics.keys() - there))
                 asked = daemon.process.create_task(observer.group.present())
                 assert self.world.pass_time(20.0, asked.done)
                 self._check_group(asked.result(), observer)
