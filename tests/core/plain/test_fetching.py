@@ -200,11 +200,11 @@ async def test_a_record_that_comes_alone_is_handed_out_one_turn_after_its_bytes(
     assert set(waited[1:]) == {1}
 
 
-def unconnected(counters: Counters) -> tuple[BrokerFetcher, FetchState]:
+def unconnected() -> tuple[BrokerFetcher, FetchState]:
     """A fetcher of one partition whose log has been compared."""
     fetcher = BrokerFetcher(
         Broker(1, "broker", 9092), cast(Brokers, None), SETTINGS, cast(OffsetReset, None),
-        fetch_rules.decoding(SETTINGS.largest_body), RateLimit(None), lambda states: None, counters,
+        fetch_rules.decoding(SETTINGS.largest_body), RateLimit(None), lambda states: None, Counters(),
     )  # fmt: skip
     state = FetchState(progress(0), ChunkQueue(1 << 20), 0, SETTINGS.max_bytes)
     fetcher.add([state])
@@ -218,7 +218,7 @@ def answer(state: FetchState, end: int = 0, records: bytes = b"") -> FetchedPart
 
 
 def test_a_long_wait_is_only_asked_for_where_nothing_waits_for_the_answer() -> None:
-    fetcher, state = unconnected(Counters())
+    fetcher, state = unconnected()
     usual, longest = 100, 3000
 
     def wait(*parts: FetchedPartition, arrived: Sequence[Arrival] = (), seconds: float = 60.0) -> int:
