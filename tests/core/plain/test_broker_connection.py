@@ -32,7 +32,7 @@ from kzconsumer.errors import (
     UnsupportedVersionError,
 )
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer.security.sasl import with_password
+from kzconsumer.security.sasl import Exchange, Sasl, with_password
 from tests.support.agreed_versions import agreed
 from tests.support.zookeeper_sessions import until
 
@@ -706,6 +706,36 @@ async def test_a_connection_is_not_replaced_while_a_call_is_in_flight(monkeypatc
         assert await call == {T0: ListedOffset(0, 1, -1)}
         assert await brokers.connection(broker) is not first
         assert first.closed
+
+
+async def test_tokens_without_headers_are_sent_up_to_the_last_one_which_is_not_answered() -> None:
+    """As with Kerberos and brokers before 1.0."""
+
+    def exchange(host: str) -> Exchange:
+        assert (yield b"first") == b"challenge"
+        return b"last"
+
+    received = list[bytes]()
+
+    async def serve(peer: Peer) -> None:
+        _, correlation = await peer.request()
+        peer.answer(correlation, VERSIONS_WITH_SASL)
+        _, correlation = await peer.request()
+        peer.answer(correlation, bytes.fromhex("0000 00000001 0006 475353415049"))
+        for answer in (b"\0\0\0\x09challenge", b""):
+            size = int.from_bytes(await peer.reader.readexactly(4), "big")
+            received.append(await peer.reader.readexactly(size))
+            peer.writer.write(answer)
+        _, correlation = await peer.request()
+        peer.answer(correlation, listed(peer.number))
+
+    security = Security(sasl=Sasl("GSSAPI", "as me", exchange))
+    async with (
+        listening(serve) as broker,
+        Brokers(client_id="test", timeout=10, security=lambda: security) as brokers,
+    ):
+        assert await (await brokers.connection(broker)).call(REQUEST, timeout=10) == {T0: ListedOffset(0, 1, -1)}
+        assert received == [b"first", b"last"]
 
 
 async def test_credential_files_that_have_become_unreadable_fail_the_attempt() -> None:
