@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kzconsumer.errors import NotDoneError
 from kzconsumer.model import TopicPartition
 from kzconsumer.records.columns import SCHEMA
 from kzconsumer_tools.consume.format_string import FIELDS, Format, Place, offset_at, read_format, read_place
-from kzconsumer_tools.consume.lines import HeaderMatch, RecordFilter, check_expression, read_header, render
+from kzconsumer_tools.consume.lines import HeaderMatch, RecordFilter, check_expression, pieces, read_header, render
 
 Row = dict[str, Any]
 
@@ -64,6 +65,16 @@ def printed(row: Row, offset: int, form: Format, null: bytes) -> bytes:
 def test_lines_match_the_records(rows: list[Row], form: Format, null: bytes, skip: int) -> None:
     expected = b"".join(printed(row, 10 + 3 * n, form, null) for n, row in enumerate(rows) if n >= skip)
     assert bytes(render(batch_of(rows).slice(skip), form, null)) == expected
+
+
+def test_text_that_is_too_large_is_made_of_fewer_rows_and_of_one_is_an_error() -> None:
+    """Of 46 times 50 MB, more than a column of Arrow holds; of smaller values the rows are written one by one."""
+    large, form = b"x" * 50_000_000, read_format("%s" * 46)
+    rows: list[Row] = [{"key": b"k", "value": value, "timestamp": 0, "headers": []} for value in (b"a", large, b"b")]
+    found = pieces(batch_of(rows), form)
+    assert next(found)[1] == b"a" * 46
+    with pytest.raises(NotDoneError, match=r"^t\.1-7, offset 13: its text is too large \(.+\): name fewer fields"):
+        next(found)
 
 
 def matches(content: bytes | None, expression: str) -> bool:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Iterator
 from typing import Any, cast
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kzconsumer.errors import NotDoneError
+from kzconsumer.model import TopicPartition
 from kzconsumer_tools.consume.format_string import Format
 
 _NOTHING = pa.scalar(b"", pa.binary())
@@ -28,6 +31,27 @@ def render(batch: pa.RecordBatch, form: Format, null: bytes = b"") -> memoryview
     _, ends, data = joined.buffers()
     first, until = (memoryview(ends).cast("B").cast("i")[row] for row in (joined.offset, joined.offset + len(joined)))
     return memoryview(data)[first:until]
+
+
+def pieces(batch: pa.RecordBatch, form: Format, null: bytes = b"") -> Iterator[tuple[pa.RecordBatch, memoryview]]:
+    """The rows and their text: fewer at a time where that of all is more than Arrow or the memory can hold.
+
+    Raises NotDoneError for a record whose text alone is.
+    """
+    try:
+        text = render(batch, form, null)
+    except (MemoryError, pa.ArrowCapacityError) as error:
+        if batch.num_rows == 1:
+            topic, number, offset = (batch.column(name)[0].as_py() for name in ("topic", "partition", "offset"))
+            raise NotDoneError(
+                f"{TopicPartition(topic, number)}, offset {offset}: its text is too large ({error}): name fewer fields "
+                "in -f, or --from the next offset"
+            ) from None
+        half = batch.num_rows // 2
+        yield from pieces(batch.slice(0, half), form, null)
+        yield from pieces(batch.slice(half), form, null)
+    else:
+        yield batch, text
 
 
 def _cells(batch: pa.RecordBatch, field: str, null: bytes) -> pa.Array[Any] | bytes:

@@ -9,7 +9,7 @@ import os
 import signal
 import stat
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
 import anyio
 import msgspec
@@ -27,7 +27,7 @@ from kzconsumer.registry.nodes import decode_offset
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.builtin import encode
 from kzconsumer_tools.consume.format_string import ENDLESS, Format, Place, offset_at, ranges
-from kzconsumer_tools.consume.lines import RecordFilter, render
+from kzconsumer_tools.consume.lines import RecordFilter, pieces
 from kzconsumer_tools.groups.cluster_access import read_nodes
 from kzconsumer_tools.groups.group_nodes import GroupNodes
 from kzconsumer_tools.offsets.prepare import Scope, by_topic, choose
@@ -100,26 +100,28 @@ class Printer:
             self._ended.set()
 
     def _write(self, batch: pa.RecordBatch) -> None:
-        rows, out = self._made(batch)
-        size = len(out)
-        try:
-            while len(out):
-                out = out[os.write(self._descriptor, out) :]
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise OutputError(f"standard output: {error.strerror}") from None
-        self.records += rows.num_rows
-        self.size += size
-        self.behind = rows.column("offset")[-1].as_py() + 1 if self.done and rows.num_rows else ENDLESS
+        for rows, out in self._made(batch):
+            size = len(out)
+            try:
+                while len(out):
+                    out = out[os.write(self._descriptor, out) :]
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                raise OutputError(f"standard output: {error.strerror}") from None
+            self.records += rows.num_rows
+            self.size += size
+            self.behind = rows.column("offset")[-1].as_py() + 1 if rows.num_rows else 0
+        if not self.done:
+            self.behind = ENDLESS
 
-    def _made(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, memoryview]:
+    def _made(self, batch: pa.RecordBatch) -> Iterable[tuple[pa.RecordBatch, memoryview]]:
         rows = self._wanted.filter.rows(batch)
         if self._wanted.count is not None:
             rows = rows.slice(0, self._wanted.count - self.records)
         if self._wanted.form is None:
-            return rows, memoryview(encode(ColumnRecords(rows).messages()))
-        return rows, memoryview(render(rows, self._wanted.form, self._wanted.null))
+            return [(rows, memoryview(encode(ColumnRecords(rows).messages())))]
+        return pieces(rows, self._wanted.form, self._wanted.null)
 
 
 async def print_records(
