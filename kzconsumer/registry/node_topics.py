@@ -6,8 +6,10 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 
 from kzconsumer.errors import (
+    KzConsumerError,
     NoNodeError,
     NotFoundError,
+    NotPermittedError,
     ZooKeeperError,
 )
 from kzconsumer.logs.logger import get_logger
@@ -25,7 +27,7 @@ from kzconsumer.registry.nodes import (
 from kzconsumer.settings.sections import BrokersSettings
 from kzconsumer.zookeeper.operations import Node
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer.zookeeper.watches import Watches, together
+from kzconsumer.zookeeper.watches import Watches, outcomes, together
 
 log = get_logger("kzconsumer.zookeeper")
 
@@ -93,20 +95,22 @@ class NodeTopics:
         return _numbers(await self._watches.children(paths.BROKER_IDS, "brokers"))
 
     async def brokers(self) -> list[Broker]:
-        """Brokers without the configured listener are logged and left out."""
+        """Brokers without the configured listener, and those whose node may not be read, are logged and left out."""
         try:
             ids = _numbers(await self._session.children(paths.BROKER_IDS))
         except NoNodeError:
             return []
-        nodes = await together([self._session.find(paths.broker(number)) for number in ids])
+        nodes = await outcomes([self._session.find(paths.broker(number)) for number in ids])
         found = []
         reported, self.unusable = self.unusable, {}
         for number, node in zip(ids, nodes, strict=True):
             if node is None:
                 continue
             try:
+                if isinstance(node, KzConsumerError):
+                    raise node
                 found.append(self._broker(number, node.data))
-            except ValueError as error:
+            except (ValueError, NotPermittedError) as error:
                 reason = self.unusable[number] = str(error)
                 if reported.get(number) != reason:
                     log.error("broker unusable", broker=number, path=paths.broker(number), reason=reason)

@@ -6,6 +6,7 @@ import pytest
 
 from kzconsumer.errors import NotPermittedError
 from kzconsumer.model import TopicPartition
+from kzconsumer.registry.paths import broker
 from kzconsumer.status.report import degraded
 from tests.support.simulated.group import SimulatedGroup, simulated_group
 from tests.support.simulated.observed import observed
@@ -77,3 +78,16 @@ def test_a_member_that_may_claim_nothing_ends() -> None:
         assert member.task is not None
         with pytest.raises(NotPermittedError, match=f"{owners}/0: not permitted"):
             member.task.result()
+
+
+def test_a_broker_whose_node_may_not_be_read_is_reported_and_the_others_are_used() -> None:
+    with simulated_group(1, brokers=2) as group:
+        group.logs.grow("t", PARTITIONS)
+        path = broker(0)
+        group.ensemble.closed[path] = "r"
+        group.join("a", {"t": 1}, 0.0, in_batches=True)
+        group.world.pass_time(5)
+        (line,) = (each for each in group.events if each["level"] == "error")
+        assert (line["event"], line["path"]) == ("broker unusable", path)
+        assert "not permitted" in line["reason"]
+        group.come_to_rest(30, 5)
