@@ -264,9 +264,10 @@ def test_nothing_that_a_call_has_allocated_is_left(found: str) -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_the_size_is_that_of_the_memory_held(codec: Codec) -> None:
+@pytest.mark.parametrize("headers", [(), ((b"name" * 100, b"content" * 100),)], ids=["plain", "headers"])
+def test_the_size_is_that_of_the_memory_held(codec: Codec, headers: tuple[tuple[bytes, bytes], ...]) -> None:
     """Keys and values each get room for all bytes of the records, since their lengths are not known in advance."""
-    records = [Record(b"key", b"value" * 200)] * 500
+    records = [Record(b"key", b"value" * 200, headers)] * 500
     data = memoryview(record_batch(records, base_offset=0, codec=codec))
     before = allocated_bytes()
     decoded = decode(data, topic="events", partition=7, start=0)
