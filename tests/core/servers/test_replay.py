@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 import kzconsumer
 from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.errors import OffsetLostError, SinkError
+from kzconsumer.fetcher import fetcher_manager
 from kzconsumer.model import RangeIdentity, TopicPartition, Wants
 from kzconsumer.registry.claim_record import Plan, decode_claim_record, encode_claim_record
 from kzconsumer.registry.paths import GroupPaths
@@ -275,7 +276,10 @@ async def beyond_the_end(cluster: Cluster, topic: str, plan: Plan | None) -> Non
 
 
 @pytest.mark.parametrize("in_flight", [True, False])
-async def test_a_truncated_log_is_continued_in_a_new_epoch(cluster: Cluster, unique: str, in_flight: bool) -> None:
+async def test_a_truncated_log_is_continued_in_a_new_epoch(
+    cluster: Cluster, unique: str, in_flight: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetcher_manager, "END_PATIENCE", 0.5)
     target = Target()
     plan = await planned(cluster, unique, target)
     await beyond_the_end(cluster, unique, plan if in_flight else None)
