@@ -48,6 +48,20 @@ class TestContract(StoreContract):
         found: list[bytes | None] = lake.to_table(columns=["value"])["value"].to_pylist()
         return found
 
+    # By day in memory (plain/test_object_target.py, plain/test_store_machine.py), and with processes in a directory.
+
+    @only_nightly
+    def test_a_destination_that_went_back_takes_nothing_more(self) -> None:
+        super().test_a_destination_that_went_back_takes_nothing_more()
+
+    @only_nightly
+    def test_a_range_is_set_aside_while_another_member_writes_it(self) -> None:
+        super().test_a_range_is_set_aside_while_another_member_writes_it()
+
+    @only_nightly
+    def test_recreated_topics_and_reset_offsets_are_different_records(self) -> None:
+        super().test_recreated_topics_and_reset_offsets_are_different_records()
+
 
 @only_nightly
 class TestContractGoogle(TestContract):
@@ -190,7 +204,7 @@ def test_lost_replies_of_conditional_puts(scheme: Scheme, tmp_path: Path, monkey
         assert not [name for name in store.objects() if "/publishing/" in name or "/attempts/" in name]
 
 
-@EACH
+@pytest.mark.parametrize("scheme", extent(["s3", "gs"], ["s3", "gs", "abfss"]), indirect=True)
 async def test_a_store_without_conditional_puts_is_refused(
     scheme: Scheme, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,11 +46,24 @@ async def start_again(cluster: Cluster) -> None:
         await asyncio.to_thread(cluster.brokers[2].wait_ready)
 
 
+def group_file(cluster: Cluster, name: str, folder: Path) -> Path:
+    file = folder / "batch.toml"
+    file.write_text(
+        f'zookeeper.connect = "{cluster.connect}"\ngroup.id = "{name}"\nsubscription.topics.{name} = 1\n'
+        'fetch.request_timeout = "2s"\n'
+    )
+    return file
+
+
 async def test_a_query_that_starts_without_a_broker_reads_the_other_partitions(
     two: Cluster, unique: str, tmp_path: Path
 ) -> None:
-    """And the rest when the broker is back."""
+    """And the rest when the broker is back. A batch read names the partitions without leader."""
     two.brokers[2].kill()
+    options = read_options({"config": str(group_file(two, unique, tmp_path))})
+    pairs = [f"{unique}-{first}, {unique}-{first + 2}" for first in (0, 1)]
+    with pytest.raises(ConnectionLostError, match=f"^no leader of ({'|'.join(pairs)}) has answered: "):
+        await asyncio.to_thread(ranges_between, options.settings, options.bounds)
     async with query(two, unique, tmp_path) as running:
         start = running.reader.initialOffset()
         read: dict[int, list[bytes]] = {}
@@ -88,16 +101,3 @@ async def test_a_batch_of_the_checkpoint_waits_for_the_leaders_of_its_partitions
                 await start_again(two)
         assert {each["event"] for each in logs} == {"batch of the checkpoint waits for leaders"}
         assert await again.asked(end) == end
-
-
-async def test_a_batch_read_names_the_partitions_without_leader(two: Cluster, unique: str, tmp_path: Path) -> None:
-    file = tmp_path / "group.toml"
-    file.write_text(
-        f'zookeeper.connect = "{two.connect}"\ngroup.id = "{unique}"\nsubscription.topics.{unique} = 1\n'
-        'fetch.request_timeout = "2s"\n'
-    )
-    options = read_options({"config": str(file)})
-    two.brokers[2].kill()
-    pairs = [f"{unique}-{first}, {unique}-{first + 2}" for first in (0, 1)]
-    with pytest.raises(ConnectionLostError, match=f"^no leader of ({'|'.join(pairs)}) has answered: "):
-        await asyncio.to_thread(ranges_between, options.settings, options.bounds)

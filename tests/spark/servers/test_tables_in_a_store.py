@@ -189,7 +189,7 @@ def test_one_of_two_writers_wins(store: ObjectStore, tmp_path: Path, kind: str) 
     targets: list[DeltaTarget | IcebergTarget]
     targets = [delta(store) if kind == "delta" else iceberg(tmp_path, store) for _ in "ab"]
     writers = [Writer(target, tmp_path / name) for target, name in zip(targets, "ab", strict=True)]
-    expected = race(writers, extent(8, 50))
+    expected = race(writers, extent(3, 50))
     values = delta_rows(store) if kind == "delta" else iceberg_rows(tmp_path, store)
     assert sorted(filter(None, values)) == expected
 

@@ -6,8 +6,6 @@ import asyncio
 import itertools
 import json
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +19,7 @@ from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_tools.groups.cluster_access import read_nodes
+from tests.support.command_line import CommandLine
 from tests.support.extent import extent
 from tests.support.members import owners, reader, settings
 from tests.support.original import console_consumer
@@ -30,17 +29,18 @@ from tests.support.zookeeper_sessions import session, until
 from tests.tools.plain.test_group_description import described
 
 
-async def groups(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kzconsumer", "groups", *words]
-    return await anyio.to_thread.run_sync(
-        lambda: subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    )
+class Commands(CommandLine):
+    """In the process of members, whose events are on standard error as well."""
+
+    async def json(self, *words: str, status: int = 0) -> Any:
+        done = await self(*words, "-o", "json")
+        assert done.status == status, done
+        return json.loads(done.out)
 
 
-async def groups_json(*words: str) -> Any:
-    done = await groups(*words, "-o", "json")
-    assert (done.returncode, done.stderr) == (0, "")
-    return json.loads(done.stdout)
+@pytest.fixture
+def kzconsumer(capsys: pytest.CaptureFixture[str]) -> Commands:
+    return Commands(capsys)
 
 
 async def kafkas_own(servers: Servers, cluster: Cluster, group: str) -> dict[int, tuple[str, str]]:
@@ -67,7 +67,12 @@ async def member_node(zookeeper: ZooKeeperSession, group: str, consumer: str) ->
 
 @pytest.mark.parametrize("version", extent(["3.9.1"], ["0.8.2.2", "3.9.1"]))
 async def test_an_original_and_one_of_ours(
-    servers: Servers, cluster_of: Callable[[str], Cluster], unique: str, tmp_path: Path, version: str
+    servers: Servers,
+    cluster_of: Callable[[str], Cluster],
+    unique: str,
+    tmp_path: Path,
+    version: str,
+    kzconsumer: Commands,
 ) -> None:
     cluster = cluster_of(version)
     await create_topic(cluster.connect, unique, 4)
@@ -77,7 +82,7 @@ async def test_an_original_and_one_of_ours(
             servers, cluster, unique, unique, tmp_path, consumer="zz", version="0.10.2.2"
         ) as original:
             await ownership.settled(by_range(unique, 4, [original.thread()]), 30)
-            alone = await groups_json("describe", unique, "--zookeeper", cluster.connect)
+            alone = await kzconsumer.json("groups", "describe", unique, "--zookeeper", cluster.connect)
             assert [(each["consumer"], each["ours"], each["pattern"]) for each in alone["members"]] == [
                 (original.consumer, False, "white_list")
             ]
@@ -89,7 +94,7 @@ async def test_an_original_and_one_of_ours(
                 threads = [f"{unique}_aa-{n}" for n in range(3)] + [original.thread()]
                 await ownership.settled(by_range(unique, 4, threads), 30)
                 before = await everything_below(ownership.zookeeper, f"/consumers/{unique}")
-                found = await groups_json("describe", unique, "--zookeeper", cluster.connect)
+                found = await kzconsumer.json("groups", "describe", unique, "--zookeeper", cluster.connect)
                 assert (found["group"], found["health"], found["unowned"]) == (unique, "healthy", 0)
                 since = {each["consumer"]: (each.pop("since"), each.pop("session")) for each in found["members"]}
                 assert found["members"] == [
@@ -113,7 +118,9 @@ async def test_an_original_and_one_of_ours(
                 in_zookeeper = await owners(ownership.zookeeper, unique, unique, 4)
                 assert {each["partition"]: each["owner"] for each in found["partitions"]} == in_zookeeper
                 assert {each["owner_kind"] for each in found["partitions"]} == {"member"}
-                wide = (await groups("describe", unique, "--zookeeper", cluster.connect, "-o", "wide")).stdout
+                wide = (
+                    await kzconsumer("groups", "describe", unique, "--zookeeper", cluster.connect, "-o", "wide")
+                ).out
                 rows = [line.split() for line in wide.splitlines()]
                 for consumer, (at, held_by) in since.items():
                     registered = await member_node(ownership.zookeeper, unique, consumer)
@@ -132,22 +139,24 @@ async def test_an_original_and_one_of_ours(
                         )
                         for each in found["partitions"]
                     }
-                shown = await groups("describe", unique, "--zookeeper", cluster.connect)
-                assert shown.stdout.endswith("Healthy: every partition has an owner that is a member.\n")
-                assert all(each["consumer"] in shown.stdout for each in found["members"])
+                shown = await kzconsumer("groups", "describe", unique, "--zookeeper", cluster.connect)
+                assert shown.out.endswith("Healthy: every partition has an owner that is a member.\n")
+                assert all(each["consumer"] in shown.out for each in found["members"])
                 assert await everything_below(ownership.zookeeper, f"/consumers/{unique}") == before
                 (listed,) = [
                     each
-                    for each in await groups_json("list", "--zookeeper", cluster.connect)
+                    for each in await kzconsumer.json("groups", "list", "--zookeeper", cluster.connect)
                     if each["group"] == unique
                 ]
                 names = ("ours", "original", "unreadable", "topics", "owned", "partitions", "not_read")
                 assert [listed[name] for name in names] == [1, 1, 0, [unique], 4, 4, ""]
-                wide = (await groups("list", "--zookeeper", cluster.connect, "-o", "wide")).stdout
+                wide = (await kzconsumer("groups", "list", "--zookeeper", cluster.connect, "-o", "wide")).out
                 assert [unique, unique] in [line.split()[-2:] for line in wide.splitlines()]
 
 
-async def test_more_streams_than_partitions_and_offsets(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+async def test_more_streams_than_partitions_and_offsets(
+    cluster: Cluster, unique: str, tmp_path: Path, kzconsumer: Commands
+) -> None:
     """Only what is stored is shown as stored; the group is the one of the file."""
     await create_topic(cluster.connect, unique, 2)
     file = tmp_path / "group.toml"
@@ -156,21 +165,21 @@ async def test_more_streams_than_partitions_and_offsets(cluster: Cluster, unique
         for number, text in enumerate([b"17", b"-1"]):
             await zookeeper.ensure(f"/consumers/{unique}/offsets/{unique}/{number}")
             await zookeeper.set(f"/consumers/{unique}/offsets/{unique}/{number}", text, -1)
-        found = await groups_json("describe", "--config", str(file))
+        found = await kzconsumer.json("groups", "describe", "--config", str(file))
         assert (found["health"], {each["id"] for each in found["findings"]}) == ("unhealthy", {"offset_after_log"})
         assert [each["stored"] for each in found["partitions"]] == [17, None]
-        shown = (await groups("describe", "--config", str(file))).stdout
+        shown = (await kzconsumer("groups", "describe", "--config", str(file))).out
         assert "Offsets after the end of a truncated or recreated log" in shown
         assert ["-", "1", "-", unique] in [line.split() for line in shown.splitlines()]
         configured = settings(cluster.connect, unique, group={"id": unique, "consumer_id": "me"})
         async with reader(configured, {unique: 4}) as member:
             await until(lambda: len(member.owned) == 2)
-            found = await groups_json("describe", "--config", str(file))
+            found = await kzconsumer.json("groups", "describe", "--config", str(file))
             assert found["idle_streams"] == [{"thread": f"{unique}_me-{n}", "topic": unique} for n in (2, 3)]
             assert {each["id"] for each in found["findings"]} <= {"offset_after_log"}
 
 
-async def test_nodes_with_problems(cluster: Cluster, unique: str) -> None:
+async def test_nodes_with_problems(cluster: Cluster, unique: str, kzconsumer: Commands) -> None:
     await create_topic(cluster.connect, unique, 4)
     root = f"/consumers/{unique}"
     async with session(cluster.connect) as other, reader(settings(cluster.connect, unique), {unique: 1}) as member:
@@ -191,7 +200,7 @@ async def test_nodes_with_problems(cluster: Cluster, unique: str) -> None:
                         break
         newer = b'{"version":2,"assignor":"range","incarnation":"0x2a"}'
         await other.set(f"{root}/claims/{unique}/3", newer, -1)
-        found = await groups_json("describe", unique, "--zookeeper", cluster.connect)
+        found = await kzconsumer.json("groups", "describe", unique, "--zookeeper", cluster.connect)
         assert [(each["id"], each["path"]) for each in found["findings"]] == [
             ("other_session_owner", f"{root}/owners/{unique}/2"),
             ("persistent_owner", f"{root}/owners/{unique}/1"),
@@ -200,11 +209,11 @@ async def test_nodes_with_problems(cluster: Cluster, unique: str) -> None:
             ("unregistered_owner", f"{root}/owners/{unique}/0"),
         ]
         assert found["health"] == "unhealthy"
-        shown = await groups("describe", unique, "--zookeeper", cluster.connect)
-        assert shown.returncode == 0
-        assert shown.stdout.splitlines()[-1].startswith("Not healthy: ")
+        shown = await kzconsumer("groups", "describe", unique, "--zookeeper", cluster.connect)
+        assert shown.status == 0
+        assert shown.out.splitlines()[-1].startswith("Not healthy: ")
         for path in (f"{root}/owners/{unique}/1", f"{root}/ids/{unique}_poison"):
-            assert f"  {path}" in shown.stdout.splitlines()
+            assert f"  {path}" in shown.out.splitlines()
         await other.delete(f"{root}/owners/{unique}/1", -1)
 
 
@@ -243,21 +252,19 @@ async def test_members_that_join_and_leave_are_no_findings(cluster: Cluster, uni
     assert set(seen) == {0, 1}
 
 
-async def test_unknown_groups_and_clusters(cluster: Cluster, unique: str) -> None:
+async def test_unknown_groups_and_clusters(cluster: Cluster, unique: str, kzconsumer: Commands) -> None:
     async with session(cluster.connect) as zookeeper:
         await zookeeper.ensure(f"/consumers/{unique}")
-    done = await groups("describe", unique.upper(), "--zookeeper", cluster.connect)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
-        f"kzconsumer: {cluster.connect}: there is no group {unique.upper()}; did you mean {unique}?\n"
-    )
-    done = await groups("describe", "=", "--zookeeper", cluster.connect)
-    assert done.stderr.endswith("there is no group =; `kzconsumer groups list` lists the groups\n")
-    empty = await groups_json("describe", unique, "--zookeeper", cluster.connect)
+    done = await kzconsumer("groups", "describe", unique.upper(), "--zookeeper", cluster.connect)
+    assert (done.status, done.out) == (1, "")
+    assert done.err == (f"kzconsumer: {cluster.connect}: there is no group {unique.upper()}; did you mean {unique}?\n")
+    done = await kzconsumer("groups", "describe", "=", "--zookeeper", cluster.connect)
+    assert done.err.endswith("there is no group =; `kzconsumer groups list` lists the groups\n")
+    empty = await kzconsumer.json("groups", "describe", unique, "--zookeeper", cluster.connect)
     assert (empty["members"], empty["partitions"], empty["health"]) == ([], [], "healthy")
     elsewhere = f"{cluster.connect}/{unique}"
     for words in (["list"], ["describe", unique]):
-        done = await groups(*words, "--zookeeper", elsewhere)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr.startswith(f"kzconsumer: {elsewhere}: no Kafka cluster is registered there")
-        assert len(done.stderr.splitlines()) == 1
+        done = await kzconsumer("groups", *words, "--zookeeper", elsewhere)
+        assert (done.status, done.out) == (1, "")
+        assert done.err.startswith(f"kzconsumer: {elsewhere}: no Kafka cluster is registered there")
+        assert len(done.err.splitlines()) == 1

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import anyio.to_thread
 import pytest
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
+from tests.support.command_line import CommandLine, Done
 from tests.support.members import owners, reader, settings
 from tests.support.zookeeper_sessions import session, until
 
@@ -28,18 +26,24 @@ def group_file(folder: Path, connect: str, group: str, subscription: str, assign
     return file
 
 
-async def plan(file: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kzconsumer", "groups", "plan", "--config", str(file), *words]
-    return await anyio.to_thread.run_sync(
-        lambda: subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    )
+class Planning:
+    """`kzconsumer groups plan` with a file, in the process of members, whose events are on standard error as well."""
+
+    def __init__(self, kzconsumer: CommandLine) -> None:
+        self._kzconsumer = kzconsumer
+
+    async def __call__(self, file: Path, *words: str) -> Done:
+        return await self._kzconsumer("groups", "plan", "--config", str(file), *words)
+
+    async def json(self, file: Path, *words: str) -> Any:
+        done = await self(file, *words, "-o", "json")
+        assert done.status == 0, done
+        return json.loads(done.out)
 
 
-async def plan_json(file: Path, *words: str) -> dict[str, Any]:
-    done = await plan(file, *words, "-o", "json")
-    assert (done.returncode, done.stderr) == (0, "")
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+@pytest.fixture
+def plan(capsys: pytest.CaptureFixture[str]) -> Planning:
+    return Planning(CommandLine(capsys))
 
 
 def shares(answer: dict[str, Any], when: str) -> dict[int, str]:
@@ -47,7 +51,9 @@ def shares(answer: dict[str, Any], when: str) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky"])
-async def test_the_prediction_is_what_happens(cluster: Cluster, unique: str, tmp_path: Path, assignor: str) -> None:
+async def test_the_prediction_is_what_happens(
+    cluster: Cluster, unique: str, tmp_path: Path, plan: Planning, assignor: str
+) -> None:
     await create_topic(cluster.connect, unique, PARTITIONS)
     file = group_file(tmp_path, cluster.connect, unique, f"topics = {{ {unique} = 2 }}", assignor)
 
@@ -57,7 +63,7 @@ async def test_the_prediction_is_what_happens(cluster: Cluster, unique: str, tmp
     async with session(cluster.connect) as zookeeper, reader(member("aa"), {unique: 1}) as first:
         assert len(first.owned) == PARTITIONS
         before = await owners(zookeeper, unique, unique, PARTITIONS)
-        foretold = await plan_json(file)
+        foretold = await plan.json(file)
         assert (foretold["as_assigned"], foretold["assignor"]) == (True, assignor)
         assert shares(foretold, "owner") == shares(foretold, "now") == before
         assert [(each["consumer"], each["joins"], each["streams"]) for each in foretold["members"]] == [
@@ -74,77 +80,60 @@ async def test_the_prediction_is_what_happens(cluster: Cluster, unique: str, tmp
             assert moved == foretold["changes"]["moves"] == 8
 
 
-async def test_a_group_before_anyone_joins(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+async def test_a_group_before_anyone_joins(cluster: Cluster, unique: str, tmp_path: Path, plan: Planning) -> None:
     await create_topic(cluster.connect, unique, 4)
     file = group_file(tmp_path, cluster.connect, unique, f'include = "{unique}.*"')
-    answer = await plan_json(file, "--member", "2", "1")
+    answer = await plan.json(file, "--member", "2", "1")
     assert sorted(each["streams"] for each in answer["members"]) == [1, 2]
     assert answer["changes"] == {"stays": 0, "stream": 0, "moves": 0, "claimed": 4}
     assert (answer["idle_streams"], answer["missing_topics"]) == ([], [])
-    empty = await plan_json(file, "--members", "0")
+    empty = await plan.json(file, "--members", "0")
     assert (empty["members"], empty["partitions"]) == ([], [])
     shown = await plan(file, "--members", "3")
-    assert (shown.returncode, shown.stderr) == (0, "")
-    assert "Of 4 partitions, 0 would move to another member, 0 to another stream." in shown.stdout.splitlines()
+    assert (shown.status, shown.err) == (0, "")
+    assert "Of 4 partitions, 0 would move to another member, 0 to another stream." in shown.out.splitlines()
     async with session(cluster.connect) as zookeeper:
         assert await zookeeper.exists(f"/consumers/{unique}") is None
 
 
-async def test_members_with_another_assignor_are_reported(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+async def test_members_with_another_assignor_are_reported(
+    cluster: Cluster, unique: str, tmp_path: Path, plan: Planning
+) -> None:
     await create_topic(cluster.connect, unique, PARTITIONS)
     file = group_file(tmp_path, cluster.connect, unique, f"topics = {{ {unique} = 1 }}", "roundrobin")
     async with reader(settings(cluster.connect, unique), {unique: 2}):
-        answer = await plan_json(file, "--members", "0")
+        answer = await plan.json(file, "--members", "0")
         assert not answer["as_assigned"]
         shown = await plan(file)
-        assert "The present owner is not the one that roundrobin computes" in shown.stdout
+        assert "The present owner is not the one that roundrobin computes" in shown.out
 
 
-async def test_an_unreadable_member(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+async def test_an_unreadable_member(cluster: Cluster, unique: str, tmp_path: Path, plan: Planning) -> None:
     file = group_file(tmp_path, cluster.connect, unique, f"topics = {{ {unique} = 1 }}")
     path = f"/consumers/{unique}/ids/{unique}_x"
     async with session(cluster.connect) as zookeeper:
         await zookeeper.ensure(f"/consumers/{unique}/ids")
         await zookeeper.create(path, b"{", ephemeral=True)
         done = await plan(file)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr.startswith(f"kzconsumer: {path}: not JSON")
+        assert (done.status, done.out) == (1, "")
+        assert done.err.startswith(f"kzconsumer: {path}: not JSON")
         file.write_text(file.read_text().replace("[subscription]", 'unreadable_members = "ignore"\n[subscription]'))
         done = await plan(file, "-o", "json")
-        assert done.returncode == 0
-        assert "member registration unreadable, ignored" in done.stderr
-        assert [each["joins"] for each in json.loads(done.stdout)["members"]] == [True]
+        assert done.status == 0
+        assert "member registration unreadable, ignored" in done.err
+        assert [each["joins"] for each in json.loads(done.out)["members"]] == [True]
 
 
-async def test_a_group_without_a_file(cluster: Cluster, unique: str) -> None:
+async def test_a_group_without_a_file(cluster: Cluster, unique: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Members join as most of those that are there: here originals, whose file nobody has."""
     await create_topic(cluster.connect, unique, 4)
     registration = b'{"version":1,"subscription":{"%s":1},"pattern":"static","timestamp":"1"}' % unique.encode()
-    command = [
-        sys.executable,
-        "-m",
-        "kzconsumer",
-        "groups",
-        "plan",
-        unique,
-        "--zookeeper",
-        cluster.connect,
-        "-o",
-        "json",
-    ]
-
-    async def planned(*words: str) -> subprocess.CompletedProcess[str]:
-        return await anyio.to_thread.run_sync(
-            lambda: subprocess.run([*command, *words], capture_output=True, text=True, check=False, timeout=60)
-        )
-
+    kzconsumer = CommandLine(capsys, "--zookeeper", cluster.connect)
     async with session(cluster.connect) as zookeeper:
         await zookeeper.ensure(f"/consumers/{unique}/ids")
-        nobody = await planned()
-        assert (nobody.returncode, "has no members whose subscription" in nobody.stderr) == (1, True)
+        nobody = await kzconsumer("groups", "plan", unique)
+        assert (nobody.status, "has no members whose subscription" in nobody.err) == (1, True)
         await zookeeper.create(f"/consumers/{unique}/ids/a_original", registration, ephemeral=True)
-        done = await planned("--members", "1")
-        assert (done.returncode, done.stderr) == (0, "")
-        answer = json.loads(done.stdout)
+        answer = await kzconsumer.json("groups", "plan", unique, "--members", "1")
         assert answer["assignor"] == "range"
         assert [each["then"] for each in answer["members"]] == [2, 2]

@@ -21,6 +21,7 @@ from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.core.servers.test_zookeeper_security import written
 from tests.support.command_line import CommandLine
+from tests.support.extent import extent
 from tests.support.file_rights import permissions_count
 from tests.support.producing import produce
 from tests.support.secured import Secured
@@ -165,10 +166,11 @@ async def test_a_broker_is_not_a_zookeeper(cluster: Cluster, unique: str, tmp_pa
             "host and port are ZooKeeper's (usually 2181), not a broker's\n",
         )
 
+    broker, nobody = (cluster.bootstrap, "no answer within 2.0 s"), ("127.0.0.1:1", "connection refused")
+    usual = (("lag", *broker), ("consume -e", *nobody))
     async with anyio.create_task_group() as tasks:
-        for command in ("lag", "consume -e"):
-            tasks.start_soon(refused, command, cluster.bootstrap, "no answer within 2.0 s")
-            tasks.start_soon(refused, command, "127.0.0.1:1", "connection refused")
+        for case in extent(usual, (*usual, ("lag", *nobody), ("consume -e", *broker))):
+            tasks.start_soon(refused, *case)
 
 
 async def test_misspelt_names(cluster: Cluster, unique: str, capsys: pytest.CaptureFixture[str]) -> None:
