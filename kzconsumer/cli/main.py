@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import resource
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, cast
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 EXIT_FAILED = 1
 EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h
+FEWEST_OPEN_FILES = 64
+"""What a member of a small group needs, and more than enough for a command."""
 
 # The core's own verbs, with their lines of `--help`.
 _VERBS = {
@@ -72,12 +75,27 @@ def _run(words: list[str]) -> int:
             words.append(verb)
         parser = whole_parser() if verb is None else _parser_of(verb)
         arguments = parser.parse_args(words)
+        _require_open_files()
         return int(_run_of(arguments)(arguments) or 0)
     except Exception as error:
         for each in leaves(error):
             if isinstance(each, OutputError | BrokenPipeError):
                 raise each from None
         return report_error(error)
+
+
+def _require_open_files() -> None:
+    """Raises ConfigError. Beyond the limit even an import fails, at any place, with an error that does not name it."""
+    from kzconsumer.errors import ConfigError
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= limit < FEWEST_OPEN_FILES:  # RLIM_INFINITY is negative
+        raise ConfigError(
+            [
+                f"this process may open {limit} files and connections, which is too few: at least {FEWEST_OPEN_FILES}, "
+                "and more for many brokers (`ulimit -n 1024`, LimitNOFILE= of the unit)"
+            ]
+        )
 
 
 def whole_parser(commands: Iterable[AddArguments] | None = None) -> argparse.ArgumentParser:

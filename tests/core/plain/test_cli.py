@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import shlex
 import signal
 import subprocess
@@ -20,7 +21,7 @@ import pytest
 
 from kzconsumer import __version__
 from kzconsumer.cli.checks import checked
-from kzconsumer.cli.main import main, report_error, whole_parser
+from kzconsumer.cli.main import FEWEST_OPEN_FILES, main, report_error, whole_parser
 from kzconsumer.errors import ConfigError, ConnectionLostError, SinkError
 from kzconsumer.settings.settings import Settings, layers_of
 from kzconsumer.sinks.capabilities import check_sink
@@ -507,3 +508,16 @@ def test_an_internal_error_keeps_its_traceback() -> None:
     with pytest.raises(ExceptionGroup) as caught:
         report_error(group)
     assert caught.value is group
+
+
+def test_a_limit_of_open_files_that_is_too_low_is_named(file: Path) -> None:
+    """Before an import fails because of it, at any place."""
+    file.write_text(GOOD)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FEWEST_OPEN_FILES - 1, limits[1]))
+    try:
+        done = kzconsumer("check-config", str(file))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert (done.returncode, done.stdout) == (78, "")
+    assert done.stderr.startswith("kzconsumer: this process may open 63 files and connections, which is too few: at ")
