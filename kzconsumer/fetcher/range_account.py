@@ -167,6 +167,12 @@ class RangeAccount:
         self._wait_for(Waiting.RECORDS, time)
         self._say("the brokers' quota for this client is exceeded", time)
 
+    def too_slow(self, time: float) -> None:
+        """A part of an answer came in time: the next request is for less."""
+        self._empty.interrupt()
+        self._wait_for(Waiting.RECORDS, time)
+        self._say("the line is too slow for an answer within [fetch] request_timeout", time)
+
     def unanswered(self, reason: KzConsumerError, time: float) -> None:
         """There was no leader, no connection, or an error that may pass."""
         self._empty.interrupt()

@@ -48,7 +48,7 @@ from kzconsumer.fetcher.corrupt_batches import CorruptPolicy, without_way
 from kzconsumer.fetcher.decode_and_queue import ATTEMPTS_AT_A_BATCH
 from kzconsumer.fetcher.fetch_rules import FetchOutcome, decoding, differs, judge, larger, unusable_batch
 from kzconsumer.fetcher.range_account import Question, RangeAccount, questions
-from kzconsumer.fetcher.throttle import RateLimit
+from kzconsumer.fetcher.throttle import SLOW, RateLimit, Throttle
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.records.forms import Records
 from kzconsumer.registry.cluster import LIMIT, ClusterView, broker_pool, open_session, unreachable
@@ -90,6 +90,7 @@ class RangeReader:
         self._ids = ids or {}
         self._epochs = epochs or {}
         self._brokers = brokers
+        self._throttles: dict[int, Throttle] = {}  # by broker; of slow lines only
         self.leaders = Leaders(known, brokers, settings.request_timeout)
         self._isolation = ISOLATION_LEVELS[settings.isolation]
         self._decode = decoding(settings.largest_body)
@@ -209,6 +210,10 @@ class RangeReader:
         asked = {account.topic_partition: account for account in question.accounts}
         try:
             response, ends = await self._ask(leader, question)
+        except _TooSlow:
+            for account in asked.values():
+                account.too_slow(now())
+            return
         except ConnectionLostError as error:
             for account in asked.values():
                 account.unanswered(error, now())
@@ -318,16 +323,28 @@ class RangeReader:
         return False
 
     async def _ask(self, leader: Broker, question: Question) -> tuple[FetchResponse, Mapping[TopicPartition, EpochEnd]]:
-        """The records, and where the epochs end that the partitions were known in."""
+        """The records, and where the epochs end that the partitions were known in. Raises _TooSlow."""
+        throttle = self._throttles.setdefault(leader.id, Throttle(self._fetch.response_bytes))
+        patience = throttle.patience(self._fetch.request_timeout)
         connection = await self._brokers.connection(leader, "fetch")
         request = FetchRequest(
             max_wait_ms=int(question.max_wait * 1000),
             min_bytes=1,
-            max_bytes=self._fetch.response_bytes,
+            max_bytes=throttle.most,
             partitions={each.topic_partition: each.position for each in question.accounts},
             isolation=self._isolation,
         )
-        response = await connection.call(request, timeout=self._fetch.request_timeout + question.max_wait)
+        sent = now()
+        try:
+            response = await connection.call(request, timeout=patience + question.max_wait)
+        except ConnectionLostError as error:
+            if connection.timed_out and connection.begun:
+                throttle.late(patience, connection.begun)
+                raise _TooSlow(str(error)) from error
+            raise
+        slow = now() - sent > SLOW * self._fetch.request_timeout
+        size = sum(len(part.records) for part in response.partitions)
+        throttle.answered(now(), 0.0, size, 0, muted=False, slow=slow)
         if response.error:
             raise ConnectionLostError(f"{leader}: fetch refused: {error_code(response.error).name}")
         if named := {each.topic_partition.topic for each in question.accounts} & self._ids.keys():
@@ -354,6 +371,10 @@ class RangeReader:
                 raise ConnectionLostError(f"{connection.broker} does not know the topic {name}")
             if found.id not in ("", self._ids[name]):
                 raise OffsetLostError(f"topic {name} was deleted and created again, and its offsets are lost")
+
+
+class _TooSlow(ConnectionLostError):
+    """Only a part of the answer came in time."""
 
 
 class ClusterReader(RangeReader):
