@@ -231,7 +231,7 @@ def test_the_offset_of_an_earlier_topic_is_no_lag(stored: int, claimed: str | No
 
 
 def test_of_a_topic_that_nobody_has_identified_every_offset_counts() -> None:
-    """So it is if brokers report the topic, and it is read for no group."""
+    """An exporter does not ask which topics of brokers a group has consumed."""
     nodes = group({}, {}, {"orders/0": node("10")})
     for identified in (False, True):
         topics = {"orders": KnownTopic((0,), None, identified=identified)}
