@@ -50,12 +50,16 @@ class Sent(NamedTuple):
 
 SENT = {
     "no news": Sent(wanted=True),
+    "no news of another session": Sent(wanted=True),
     "a first answer": Sent(wanted=True),
     "records": Sent(end=AT + 1, records=RECORDS),
+    "records that were known of": Sent(end=AT + 1, records=RECORDS),
     "records beyond the end": Sent(end=AT + 1, records=RECORDS),
     "silence": Sent(end=AT + 4),
     "what a seek has overtaken": Sent(end=AT + 1, records=RECORDS, wanted=True),
     "what a revocation has overtaken": Sent(end=AT + 1, records=RECORDS),
+    "what a move has overtaken": Sent(end=AT + 1, records=RECORDS),
+    "what was overtaken, and is not asked for": Sent(end=AT + 1, records=RECORDS, wanted=True),
     "no leader": Sent(NOT_LEADER_OR_FOLLOWER),
     "a failure": Sent(UNKNOWN_SERVER_ERROR),
     "the last failure": Sent(UNKNOWN_SERVER_ERROR),
@@ -65,6 +69,8 @@ SENT = {
 }
 SOUGHT = ("no leader", "a failure", "a follower that lacks it", "another replica")
 """Their leaders are looked up."""
+GONE = ("what a revocation has overtaken", "what a move has overtaken")
+DELIVERED = ("records", "records that were known of")
 
 
 class Play:
@@ -85,15 +91,19 @@ class Play:
         self.asked = {
             state.topic_partition: FetchPosition(AT - 1 if "a seek" in kind else AT, SETTINGS.max_bytes, 0)
             for state, kind in self.kinds.items()
+            if "not asked for" not in kind
         }
         for state, kind in self.kinds.items():
             if "a revocation" in kind:
                 state.progress.close()
+            if "a move" in kind:
+                self.handler.forget([state])
 
     def _state(self, number: int, kind: str) -> FetchState:
         state = FetchState(progress(number, AT), ChunkQueue(1 << 20), AT, SETTINGS.max_bytes)
         if kind not in ("a first answer", "records beyond the end"):
-            state.saw_end(AT, 1.0, self.answers)
+            end = AT + 1 if kind == "records that were known of" else AT
+            state.saw_end(end, 1.0, Answers(1.0) if "another session" in kind else self.answers)
         if kind == "records beyond the end":
             state.stop = AT
         if kind == "the last failure":
@@ -128,29 +138,30 @@ def test_each_partition_gets_what_the_answer_has_of_it(kinds: list[str], chance:
     play.look()
     again = play.handler.states.request(opens=False).partitions
 
-    assert arrived == [Arrival(each, play.part(each), AT) for each in order if play.kinds[each] == "records"]
+    assert arrived == [Arrival(each, play.part(each), AT) for each in order if play.kinds[each] in DELIVERED]
     assert {id(each) for each in play.sought} == {id(each) for each in play.of(*SOUGHT)}
     served = False  # there may have been no room for what was asked for behind
     for state, kind in play.kinds.items():
         sent = SENT[kind]
-        served = served or bool(sent.records)
+        served = served or (bool(sent.records) and state.topic_partition in play.asked)
         behind = kind == "silence" and not served
         there = state in play.handler.states
-        assert there == (kind not in (*SOUGHT, "the last failure", "what a revocation has overtaken"))
+        assert there == (kind not in (*SOUGHT, "the last failure", *GONE))
         assert (state.topic_partition in again) == (sent.wanted or (kind == "silence" and not behind))
         assert (state.empty.behind, state in play.handler.silent) == (behind, behind)
         assert state.position == AT
-        assert state.decoding == (kind == "records")
-        assert state.queue.filled[1] == (len(RECORDS) if kind == "records" else 0)
+        assert state.decoding == (kind in DELIVERED)
+        assert state.queue.filled[1] == (len(RECORDS) if kind in DELIVERED else 0)
         seen = "overtaken" not in kind and not sent.error and sent.preferred < 0
         assert state.high_watermark == (sent.end if seen else AT)
         assert state.verified
+        assert state.answers is play.answers or "no news" not in kind
         assert state.reset_due == (kind == "out of range")
         assert (state in play.handler.states.unresolved(now())) == (kind == "out of range")
         assert state.failed == (kind == "the last failure")
         assert (state.retry_at >= before) == (kind in SOUGHT and kind != "another replica")
         assert state.preferred == (OTHER if kind == "another replica" else None)
-    last = [each for each in order if play.kinds[each] == "records"]
+    last = [each for each in order if play.kinds[each] in DELIVERED]
     assert list(play.handler.states) == [*(each for each in play.handler.states if each not in last), *last]
 
 
