@@ -6,7 +6,7 @@ is asked for: a password tried once a second locks accounts.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final, Self, TypeVar
 
 import anyio
@@ -138,6 +138,12 @@ class Brokers:
             return
         self._lost[broker.id] = now()
         log.warning("broker lost", broker=broker.id, reason=f"{error}{note}")
+
+    def leave_gone(self, ids: Collection[int]) -> None:
+        """Close connections to brokers other than these, which are up: nothing waits for answers of one that hangs."""
+        for (number, _), connection in list(self.connections.items()):
+            if number >= 0 and number not in ids:  # the id of an address in `[brokers] bootstrap` is negative
+                connection.close()
 
     @property
     def refused(self) -> bool:

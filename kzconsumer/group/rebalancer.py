@@ -225,13 +225,15 @@ class Rebalancer:
         # 3. A topic may have been created again: its partitions are released first, and claimed as those of a new
         #    topic, whose offsets mean other records.
         self._complete = False
-        if not await self._topics.broker_ids():
+        brokers = await self._topics.broker_ids()
+        if not brokers:
             self._notices.once("no broker registered", "/brokers/ids")
             self._counters.attempts.failed("no broker is registered", began)
             self.rebalanced_once.set()
             # An event reports those that register. But none reports what is there since ZooKeeper was restored from a
             # copy, and before its first rebalance a member does not look.
             return False
+        self._claims.leave_gone(brokers)
         snapshot = await self._read_when_calm(self._calm.window(began, reasons))
         if snapshot is None:
             self._count(began, reasons, "unreadable")

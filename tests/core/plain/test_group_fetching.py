@@ -11,7 +11,9 @@ from kzconsumer.brokers.protocol.error_codes import UNKNOWN_SERVER_ERROR
 from kzconsumer.fetcher.fetch_set import FetchSet
 from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.model import TopicPartition
+from kzconsumer.registry import paths
 from kzconsumer.streams.chunk_queue import Turns
+from kzconsumer.zookeeper.operations import Delete
 from tests.support.simulated import kafka_frames as frames
 from tests.support.simulated.broker_faults import ailing
 from tests.support.simulated.broker_machine import TIGHT
@@ -295,3 +297,23 @@ def test_a_rate_limit_is_waited_for() -> None:
         assert 0.5 * 30 * rate < fetched < 30 * rate + 2 * (128 << 10)
         assert turns < 200 * 30
         group.come_to_rest(30, 3)
+
+
+def test_a_broker_that_hangs_is_left_when_it_is_no_longer_registered() -> None:
+    """Its partitions have another leader by then: an answer of it is not waited for until the request times out."""
+    with simulated_group(1, Scene(brokers=2, fetch=(("request_timeout", "60s"),))) as group:
+        group.logs.grow("t", 2)
+        member = group.join("a", {"t": 1}, 0.0, in_batches=False)
+        assert group.world.pass_time(10, lambda: len(member.owned) == 2)
+        group.world.pass_time(3)
+        group.brokers[0].set_silent(True)
+        group.world.pass_time(3)
+        group.ensemble.operate(Delete(paths.broker(0), -1))
+        for partition in group.logs.partitions:
+            group.logs.lead(partition, 1)
+        group.logs.burst(10)
+        ends = {partition: group.logs.end(partition) for partition in group.logs.partitions}
+        assert member.connector is not None
+        positions = member.connector.positions
+        assert group.world.pass_time(5, lambda: all(at.consumed >= ends[at.topic_partition] for at in positions()))
+        group.brokers[0].set_silent(False)
