@@ -132,10 +132,10 @@ class GroupFacts(msgspec.Struct, frozen=True):
     offsets: Mapping[TopicPartition, int | None]
     claimed: frozenset[TopicPartition]
     findings: tuple[NodeFinding, ...]
-    unreadable_offsets: frozenset[TopicPartition] = frozenset()
-    earlier_offsets: frozenset[TopicPartition] = frozenset()
-    unreadable_topics: frozenset[str] = frozenset()
-    topics_known: bool = True
+    unreadable_offsets: frozenset[TopicPartition]
+    earlier_offsets: frozenset[TopicPartition]
+    unreadable_topics: frozenset[str]
+    topics_known: bool
 
     def gone(self, partition: TopicPartition) -> bool:
         """Whether the cluster has no such partition. A topic that cannot be read proves nothing, nor does a cluster
