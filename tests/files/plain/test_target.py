@@ -451,7 +451,7 @@ def quick(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.long
 def test_readers_see_the_files_of_one_of_two_writers(quick: Path) -> None:
-    ranges = int(os.environ.get("KZCONSUMER_RACES", "150"))
+    ranges = int(os.environ.get("KZCONSUMER_RACES", "75"))
     target = Target(quick / "out")
     target.mark(OWNER)
     (quick / "arrived").write_bytes(bytes(8))

@@ -165,7 +165,7 @@ def test_status_reports_what_does_not_serve(sandbox: Commands) -> None:
 
 
 def test_servers_die_with_a_killed_supervisor(sandbox: Commands) -> None:
-    """The next `up`, or `down`, removes its files."""
+    """The next `up`, or `down`, removes its files. One in the foreground ends on a signal."""
     status = sandbox.up("--kafka-version", OLDEST)
     servers = servers_of(status)
     # The control: the servers do not end for another reason, nor because the command `up` ends.
@@ -177,16 +177,17 @@ def test_servers_die_with_a_killed_supervisor(sandbox: Commands) -> None:
     assert stale.returncode == 3
     assert status["folder"] in stale.stdout
     assert sandbox.status() == {"running": False}
-    again = sandbox.up("--kafka-version", OLDEST)
-    assert again["pid"] != status["pid"]
+    left = sandbox.state.read_bytes()
+    foreground_ends(sandbox, signal.SIGINT)
     assert not Path(status["folder"]).exists()
-    os.kill(again["pid"], signal.SIGKILL)
-    wait_gone([again["pid"]], 20.0)
+
+    sandbox.state.write_bytes(left)
+    Path(status["folder"]).mkdir()
     assert "removed the files of a killed one" in sandbox("down").stdout
-    assert not Path(again["folder"]).exists()
+    assert not Path(status["folder"]).exists()
 
 
-@only_nightly  # the test above, and tests/sandbox/plain/test_server_process.py
+@only_nightly  # test_servers_die_with_a_killed_supervisor, and tests/sandbox/plain/test_server_process.py
 def test_down_ends_a_supervisor_that_does_not_listen(sandbox: Commands) -> None:
     status = sandbox.up("--kafka-version", OLDEST)
     os.kill(status["pid"], signal.SIGSTOP)
@@ -196,8 +197,12 @@ def test_down_ends_a_supervisor_that_does_not_listen(sandbox: Commands) -> None:
     assert not Path(status["folder"]).exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=only_nightly)])  # one receiver
-def test_foreground_ends_on_a_signal(sandbox: Commands, number: signal.Signals) -> None:
+@only_nightly  # one receiver: test_servers_die_with_a_killed_supervisor
+def test_foreground_ends_on_a_signal_of_service_managers(sandbox: Commands) -> None:
+    foreground_ends(sandbox, signal.SIGTERM)
+
+
+def foreground_ends(sandbox: Commands, number: signal.Signals) -> None:
     command = subprocess.Popen(
         sandbox.words("up", "--foreground", "--kafka-version", OLDEST), stdout=subprocess.PIPE, text=True
     )

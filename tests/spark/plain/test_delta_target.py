@@ -7,12 +7,13 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from kzconsumer_spark.worker_protocol.messages import ToDelta
 from tests.support.copied import copied
 from tests.support.delta import OWNER, Writer, claimed, spark_columns
 from tests.support.duckdb_reader import delta_by_duckdb
-from tests.support.extent import extent
+from tests.support.extent import extent, only_nightly
 from tests.support.range_data import range_data, record
 from tests.support.sink_contract import OurSinkContract
 from tests.support.table_sink import TableSink
@@ -104,26 +105,22 @@ def free() -> None:
     """A lease that holds."""
 
 
-RACER = """
-import sys, time
-from pathlib import Path
-from tests.spark.plain.test_delta_target import TABLES, at_once
-from tests.support.delta import Writer, claimed
-from tests.support.range_data import range_data
-directory, name = Path(sys.argv[1]), sys.argv[2]
-published = 0
-for table in range(TABLES):
-    writer = Writer(claimed(directory / f"table-{table}"), directory / name)
-    batches = [writer.stage(*(range_data("t", n, first, first + 5) for n in range(3))) for first in (0, 5)]
-    at_once(directory, name, table)
-    published += sum(writer.publish(each) for each in batches)
-print(published)
-"""
 TABLES = extent(6, 15)
+PROCESSES = partial(ProcessPoolExecutor, mp_context=get_context("spawn"))
+
+
+def published_in_race(directory: Path, name: str) -> int:
+    published = 0
+    for table in range(TABLES):
+        writer = Writer(claimed(directory / f"table-{table}"), directory / name)
+        batches = [writer.stage(*(range_data("t", n, first, first + 5) for n in range(3))) for first in (0, 5)]
+        at_once(directory, name, table)
+        published += sum(writer.publish(each) for each in batches)
+    return published
 
 
 def at_once(directory: Path, name: str, number: int) -> None:
-    """Release two processes at the same time."""
+    """Release two writers at the same time."""
     (directory / f"{name}-{number}").touch()
     deadline = time.monotonic() + 60
     while len(list(directory.glob(f"racer-?-{number}"))) < 2:
@@ -132,10 +129,11 @@ def at_once(directory: Path, name: str, number: int) -> None:
 
 
 @pytest.mark.long
-def test_two_processes_create_a_table_and_write_the_same_ranges(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", RACER, str(tmp_path)]
-    racers = [subprocess.Popen([*command, name], stdout=subprocess.PIPE) for name in ("racer-a", "racer-b")]
-    output = [int(each.communicate(timeout=100)[0]) for each in racers]
+@pytest.mark.parametrize("pool", [ThreadPoolExecutor, pytest.param(PROCESSES, marks=only_nightly)])
+def test_two_writers_create_a_table_and_write_the_same_ranges(tmp_path: Path, pool: Callable[..., Executor]) -> None:
+    """Processes by day, too: `test_two_members_write_at_once` of the contract, into a table that is there."""
+    with pool(2) as racers:
+        output = [*racers.map(published_in_race, (tmp_path, tmp_path), ("racer-a", "racer-b"))]
     assert sum(output) == TABLES * 6, output
     for number in range(TABLES):
         assert rows(tmp_path / f"table-{number}") == [at for partition in range(3) for at in offsets(partition, 0, 10)]

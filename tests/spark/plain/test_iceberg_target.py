@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,7 @@ from tests.support.batch_ranges import batch_range
 from tests.support.copied import copied
 from tests.support.delta import OWNER, Writer
 from tests.support.duckdb_reader import iceberg_by_duckdb
-from tests.support.extent import extent
+from tests.support.extent import extent, only_nightly
 from tests.support.failed_syncs import require_written_again
 from tests.support.range_data import range_data
 from tests.support.sink_contract import OurSinkContract
@@ -111,28 +113,22 @@ def writer(tmp_path: Path) -> Writer[IcebergTarget]:
     return Writer(claimed(tmp_path), tmp_path / "scratch")
 
 
-RACER = f"""
-import sys
-from pathlib import Path
-from tests.spark.plain.test_iceberg_target import claimed
-from tests.support.delta import Writer
-from tests.support.range_data import range_data
-directory, name = Path(sys.argv[1]), sys.argv[2]
-writer, won = Writer(claimed(directory), directory / name), 0
-for first in range(0, {extent("30", "2000", "30")}, 10):
-    won += writer.publish(writer.stage(range_data("t", 0, first, first + 10)))
-print(won)
-"""
+RACED = extent(30, 2000)
+PROCESSES = partial(ProcessPoolExecutor, mp_context=get_context("spawn"))
 
 
-def test_two_processes_make_a_table_and_write_the_same_ranges(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", RACER, str(tmp_path)]
-    racers = [subprocess.Popen([*command, name], stdout=subprocess.PIPE) for name in ("racer-a", "racer-b")]
-    won = [int(each.communicate(timeout=100)[0]) for each in racers]
-    last = sum(won) * 10
-    assert [each.returncode for each in racers] == [0, 0]
-    assert rows(tmp_path) == offsets(0, 0, last)
-    assert last == int(extent("30", "2000", "30"))
+def won_in_race(directory: Path, name: str) -> int:
+    writer = Writer(claimed(directory), directory / name)
+    return sum(writer.publish(writer.stage(range_data("t", 0, first, first + 10))) for first in range(0, RACED, 10))
+
+
+@pytest.mark.parametrize("pool", [ThreadPoolExecutor, pytest.param(PROCESSES, marks=only_nightly)])
+def test_two_writers_make_a_table_and_write_the_same_ranges(tmp_path: Path, pool: Callable[..., Executor]) -> None:
+    """Processes by day, too: `test_two_members_write_at_once` of the contract, into a table that is there."""
+    with pool(2) as racers:
+        won = racers.map(won_in_race, (tmp_path, tmp_path), ("racer-a", "racer-b"))
+    assert sum(won) * 10 == RACED
+    assert rows(tmp_path) == offsets(0, 0, RACED)
 
 
 def test_columns_are_added_and_their_types_kept(writer: Writer[IcebergTarget], tmp_path: Path) -> None:

@@ -27,13 +27,15 @@ from kzconsumer_spark.worker.spark_errors import refuses_content
 from kzconsumer_spark.worker_protocol.column_options import Columns, FieldOptions
 from kzconsumer_spark.worker_protocol.messages import ToDelta, ToFiles, ToIceberg, ToJdbc
 from tests.spark.spark.test_spark_destinations import OWNER
-from tests.support.extent import only_nightly
+from tests.support.extent import extent, only_nightly
 from tests.support.placed_records import PERMITTED, placed_frame
 from tests.support.postgres import Postgres
 from tests.support.range_data import range_data, record
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
 BAD, ALL = 5, 8
+TRIED_BAD, TRIED = extent((1, 2), (BAD, ALL))
+"""Of records that are tried: each trial is a job of Spark."""
 YEAR_10000 = 253_402_300_800_000_000
 YEAR_0 = -62_135_596_800_000_001
 LAST = YEAR_10000 - 1000
@@ -134,15 +136,17 @@ TEXT = "value.n, value.text AS text"
 OUTSIDE = "is outside of the years 1 to 9999"
 LONG, NUL = "is too long for the name of a directory", "has the character U+0000"
 CASES = [
-    *((kind, TIME, (), {"us": YEAR_10000}, f"column at: {OUTSIDE}") for kind in ("parquet", "iceberg")),
+    # Times, which are checked for every kind of destination alike: test_value_matrix.py.
     ("delta", TEXT, ("text",), {"text": "a\0b"}, f"column text: {NUL}"),
     ("json", TEXT, ("text",), {"text": "/" * 90}, f"column text: {LONG}"),
     ("jdbc", "value.n, value.nested", (), {"nested": {"a": ["\0"]}}, f"column nested: {NUL}"),
     *(
         pytest.param(*case, marks=only_nightly)
         for case in (
-            # The check is the same for all formats of files; what ORC lacks besides: test_orc of test_value_matrix.py.
-            *((kind, TIME, (), {"us": YEAR_10000}, f"column at: {OUTSIDE}") for kind in (*FILES[1:], "delta", "jdbc")),
+            *(
+                (kind, TIME, (), {"us": YEAR_10000}, f"column at: {OUTSIDE}")
+                for kind in (*FILES, "delta", "iceberg", "jdbc")
+            ),
             ("parquet", NESTED, (), {"us": YEAR_10000}, f"column list: {OUTSIDE}"),
             ("parquet", TEXT, ("text",), {"text": "x" * 300}, f"column text: {LONG}"),
             ("parquet", TIME, (), {"us": YEAR_0}, f"column at: {OUTSIDE}"),
@@ -177,7 +181,7 @@ REFUSED = [
         for case in (
             ("delta", "10 / value.n AS n", "", {"n": 0}),
             ("jdbc", "value.n, value.text AS text", "n bigint, text varchar(5)", {"text": "too long"}),
-            ("jdbc", f"if(value.n = {BAD}, null, value.n) AS n", "n bigint NOT NULL", {}),
+            ("jdbc", f"if(value.n = {TRIED_BAD}, null, value.n) AS n", "n bigint NOT NULL", {}),
             ("jdbc", "value.n, value.text AS text", "n bigint, text jsonb", {"text": "{"}),
         )
     ),
@@ -190,9 +194,9 @@ async def test_what_only_the_destination_knows_is_found_by_trials_that_leave_not
 ) -> None:
     place = places.place(kind, select, (), ddl)
     usual = {"text": "1", "n": 7} if kind != "jdbc" else {"text": "1"}
-    contents = [{"n": n} | usual | (bad if n == BAD else {}) for n in range(ALL)]
+    contents = [{"n": n} | usual | (bad if n == TRIED_BAD else {}) for n in range(TRIED)]
     records = [record(n, value=json.dumps(each).encode()) for n, each in enumerate(contents)]
-    part = range_data("t", 0, 0, ALL, records)
+    part = range_data("t", 0, 0, TRIED, records)
     with pytest.raises(Exception) as raised:  # noqa: PT011
         place.destination.write(places.batch(part))
     assert refuses_content(raised.value), raised.value
@@ -204,7 +208,7 @@ async def test_what_only_the_destination_knows_is_found_by_trials_that_leave_not
             raise (ContentRefusedError if refuses_content(error) else SinkError)(str(error)) from error
 
     found = await Separating(trial).refused(part)
-    assert [each.offset for each in found] == [BAD]
-    assert place.destination.write(places.batch(part.without(((BAD, BAD + 1),)))).rows == ALL - 1
-    assert place.count() == ALL - 1
+    assert [each.offset for each in found] == [TRIED_BAD]
+    assert place.destination.write(places.batch(part.without(((TRIED_BAD, TRIED_BAD + 1),)))).rows == TRIED - 1
+    assert place.count() == TRIED - 1
     place.destination.close()

@@ -14,6 +14,7 @@ from kzconsumer.cli.main import main
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_tools.commands import parsers
+from tests.support.extent import NIGHTLY
 from tests.support.programs import FISH, ZSH, need
 from tests.support.zookeeper_sessions import session
 
@@ -59,6 +60,8 @@ async def test_names_are_completed(named: Cluster, unique: str, shell: str) -> N
     assert unique in offered(shell, script, f"kzconsumer lag {here} {begun}")
     assert not Path("executed").exists()
     assert unique in offered(shell, script, f"kzconsumer topics describe {here} {begun}")
+    if shell != "bash" and NIGHTLY is None:  # the rest is the same program's, whatever calls it
+        return
     assert main(["context", "set", "prod", f"zookeeper.connect={named.connect}"]) == 0
     assert "prod" in offered(shell, script, "kzconsumer context use p")
     assert unique in offered(shell, script, f"kzconsumer offsets show {begun}"), "of the current context"
