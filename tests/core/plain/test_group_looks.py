@@ -17,9 +17,10 @@ from kzconsumer.errors import SessionExpiredError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.group.fitness import FIRST_HOLD_DOWN, UNFIT_AFTER
 from kzconsumer.group.owned_partitions import VERIFIED_AT_ONCE, OwnedPartitions
-from kzconsumer.group.reconciler import OTHERS_AT_ONCE
+from kzconsumer.group.reconcile_rules import LOOK_INTERVAL
+from kzconsumer.group.reconciler import OTHERS_AT_ONCE, Reconciler
 from kzconsumer.member import Member as Membership
-from kzconsumer.model import TopicPartition
+from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.claim_record import OwnerNode
 from kzconsumer.registry.claim_transactions import OwnerRegistry
 from kzconsumer.registry.paths import topic
@@ -58,6 +59,24 @@ def insides(member: Member) -> Membership:
 
 def logged(group: SimulatedGroup, event: str) -> list[Mapping[str, Any]]:
     return [each for each in group.events if event in each["event"]]
+
+
+def test_a_member_looks_soon_once_one_of_another_kind_has_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That may get stuck without any event. Before, the next look was far away, also right after joining."""
+    looked, times = Reconciler.look, list[float]()
+
+    async def look(self: Reconciler, expected: Mapping[TopicPartition, ConsumerThreadId] | None) -> bool:
+        times.append(group.world.now)
+        return await looked(self, expected)
+
+    monkeypatch.setattr(Reconciler, "look", look)
+    with simulated_group(1) as group:
+        group.logs.grow("t", PARTITIONS)
+        joined(group, "a")
+        assert times == []
+        content = b'{"version":1,"subscription":{"u":1},"pattern":"static","timestamp":"1"}'
+        group.ensemble.make(group.paths.member("z"), content)
+        assert group.world.pass_time(2 * LOOK_INTERVAL, lambda: bool(times))
 
 
 @LOOKS
