@@ -23,7 +23,7 @@ from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_spark import PromptCommits
-from tests.support.extent import extent, only_nightly
+from tests.support.extent import only_nightly
 from tests.support.members import committed, owners, reader, settings, stored_offsets
 from tests.support.plans import planned
 from tests.support.processes import kill_session, wait_until
@@ -57,6 +57,7 @@ def config_of(cluster: Cluster, name: str, folder: Path, more: str) -> str:
     return str(file)
 
 
+@only_nightly  # the notebook, which reads and writes alike: test_notebook.py
 async def test_the_program_of_the_page(spark: SparkSession, cluster: Cluster, unique: str, tmp_path: Path) -> None:
     """When it has ended, everything is written and committed."""
     await create_topic(cluster.connect, unique, 3)
@@ -257,7 +258,8 @@ async def test_a_partition_that_moves_in_a_batch(
     assert len(first.all) + len(second.all) == 700 + 250  # what moved in the batch
 
 
-@pytest.mark.parametrize("available_now", extent([True], [True, False]))
+@only_nightly  # test_a_second_query_of_a_frame_is_refused, and tests/spark/plain/test_driver_readers.py
+@pytest.mark.parametrize("available_now", [True, False])
 async def test_two_readers_of_a_group_in_one_query_are_refused(
     spark: SparkSession, cluster: Cluster, unique: str, tmp_path: Path, available_now: bool
 ) -> None:

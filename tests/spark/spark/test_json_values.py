@@ -22,6 +22,7 @@ from kzconsumer_spark.columns.schemas import READ, require_types
 from kzconsumer_spark.columns.shaping import Shaping
 from kzconsumer_spark.ranges.batch import SCHEMA
 from kzconsumer_spark.worker_protocol.column_options import Columns, FieldOptions
+from tests.support.extent import only_nightly
 from tests.support.placed_records import placed_frame
 from tests.support.range_data import range_data, record
 
@@ -151,7 +152,7 @@ def _read(session: SparkSession, directory: Path, texts: list[str], ddl: str) ->
     return found.collect()
 
 
-@pytest.mark.parametrize("others", ["", ", exact_only STRING"])
+@pytest.mark.parametrize("others", ["", pytest.param(", exact_only STRING", marks=only_nightly)])  # text like the rest
 def test_a_value_is_exact_or_bad(spark: SparkSession, tmp_path: Path, others: str) -> None:
     found = _read(spark, tmp_path, [*GOOD, *BAD], DDL + others)
     read = {text: row.json for text, row in zip(GOOD, found, strict=False)}

@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, KafkaException
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic_in_kraft
 from tests.support.command_line import CommandLine
+from tests.support.extent import only_nightly
 from tests.support.kafka_consumer import NEWER_PROTOCOL, kafka_member, read_to_the_end, share_member
 from tests.support.servers import Servers
 from tests.tools.original.test_exporter import exporter, reached
@@ -110,6 +111,7 @@ def read(consumer: Consumer, number: int) -> None:
     consumer.commit(asynchronous=False)
 
 
+@only_nightly  # with the older protocol: test_groups_move.py; members of the newer one: the test above
 async def test_a_group_moves_to_consumers_of_the_newer_protocol_and_back(
     servers: Servers,
     kraft: Cluster,

@@ -1,8 +1,4 @@
-"""`sink verify` and `replay` beside a live member, as printed in docs/spark-proof.md.
-
-The member writes with the sink `parquet`, whose target and ledger are those of the Spark sink; `make nightly` has a
-Spark write and replay.
-"""
+"""`sink verify` and `replay` beside a live member with a Spark, as printed in docs/spark-proof.md."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ from kzconsumer.registry import paths
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.command_line import CommandLine
-from tests.support.extent import extent
+from tests.support.extent import only_nightly
 from tests.support.members import committed
 from tests.support.pages import printed
 from tests.support.producing import Sent, produce
@@ -59,10 +55,7 @@ max_bytes = {bytes}
 [log]
 format = "json"
 """
-SINK = extent(
-    '[sink]\nplugin = "parquet"\n[sink.options]\n',
-    '[sink]\nplugin = "spark"\n[sink.options]\ndestination = "parquet"\n',
-)
+SINK = '[sink]\nplugin = "spark"\n[sink.options]\ndestination = "parquet"\n'
 
 
 @pytest.fixture
@@ -112,6 +105,9 @@ async def tree(cluster: Cluster) -> dict[str, bytes]:
         return found
 
 
+# Both with a real member: files/servers/test_parquet_sink.py; interrupted replays: tools/servers/test_sink_replay.py;
+# what is found: tools/plain/test_sink_proof.py.
+@only_nightly
 async def test_the_page_matches_a_live_member(
     ordered: Cluster, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
