@@ -386,7 +386,9 @@ def test_only_groups_that_have_changed_are_read_again(from_brokers: bool, monkey
             counted.reads = 0
             decoded.clear()
             metadata: Any = SimpleNamespace(described=no_topics, hidden=none_hidden)
-            topics = BrokerTopicsRead(metadata, dict(there), None) if from_brokers else NodeTopicsRead(nodes)
+            topics = (
+                BrokerTopicsRead(metadata, dict(there), nodes.identities) if from_brokers else NodeTopicsRead(nodes)
+            )
             groups, unreadable = await followed.read(topics)
             assert not unreadable
             offsets = {name: [each.stored for each in read.partitions] for name, read in groups.items()}

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import anyio
 import anyio.lowlevel
@@ -60,7 +60,6 @@ class WatchedNodes:
     """
 
     def __init__(self, session: ZooKeeperSession) -> None:
-        self._session = session
         self.watches = Watches(session, self._fired)
         self.changed: set[str] = set()
         self.topics_changed = False
@@ -75,7 +74,11 @@ class WatchedNodes:
 
     def identities(self, group: str) -> TopicIdentities:
         """Which topics the group has consumed; a change of what it keeps of one counts as a change of the group."""
-        return TopicIdentities(self._session, self, GroupPaths(group))
+        # These only read, through the watches: what has not changed is not asked for again for each group.
+        return TopicIdentities(cast("ZooKeeperSession", self), self, GroupPaths(group))
+
+    async def sync(self, path: str) -> None:
+        """For `identities`: the session was synced before the reading."""
 
     async def data(self, path: str, reason: str) -> Node | None:
         """As `find`, of the record of a topic, for `identities`: its group may never have had one."""
