@@ -17,7 +17,7 @@ from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.command_line import CommandLine
 from tests.support.copied import copied
-from tests.support.extent import only_nightly
+from tests.support.extent import extent, only_nightly
 from tests.support.members import committed, daemon, stored_offsets
 from tests.support.object_store import ObjectStore
 from tests.support.producing import Sent, produce
@@ -25,7 +25,7 @@ from tests.support.steady_flow import flowing
 from tests.support.zookeeper_sessions import until
 
 pytestmark = pytest.mark.timeout(300)
-ROUNDS = 3
+ROUNDS = extent(2, 3)
 SESSION = "2s"
 """Short: each member waits for the end of the session of the one that was killed."""
 

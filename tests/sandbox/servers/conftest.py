@@ -1,15 +1,19 @@
-"""The commands of `kzconsumer sandbox`, each a process, as a user runs them."""
+"""The commands of `kzconsumer sandbox`. Those that start servers are processes, the others run in that of the test."""
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from kzconsumer.cli.main import main
 
 ANY_PORT = ("--zookeeper-port", "0", "--port", "0")
 """Another test may start a sandbox at the same time, and both would find the usual ports free."""
@@ -23,7 +27,12 @@ class Commands:
         self.state = state
 
     def __call__(self, action: str, *more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(self.words(action, *more), capture_output=True, text=True, timeout=120, check=False)
+        words = self.words(action, *more)
+        if action in ("up", "migrate"):
+            return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+        with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+            status = main(words[len(KZCONSUMER) :])
+        return subprocess.CompletedProcess(words, status, out.getvalue(), err.getvalue())
 
     def words(self, action: str, *more: str) -> list[str]:
         if action == "up" and "--port" not in more:

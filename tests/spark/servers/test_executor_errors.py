@@ -1,4 +1,4 @@
-"""What a task reports if it cannot fetch: an outage of brokers, which may pass, or an error that remains.
+"""What a task reports if it cannot fetch: an error that remains. Outages of brokers: test_source_leaders.py.
 
 Without Spark: a task is a call of `fetched`.
 """
@@ -6,7 +6,6 @@ Without Spark: a task is a call of `fetched`.
 from __future__ import annotations
 
 import asyncio
-import signal
 from pathlib import Path
 
 import anyio
@@ -18,13 +17,12 @@ from kzconsumer.settings.settings import Settings
 from kzconsumer_sandbox.servers.configuration import HOST
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
-from kzconsumer_spark.executors.fetching import BrokersOutageError, fetched
+from kzconsumer_spark.executors.fetching import fetched
 from kzconsumer_spark.executors.task_parts import BrokerAccess
 from kzconsumer_spark.worker_protocol.messages import Kafka
 from tests.spark.servers.test_group_reader import ROWS, made
 from tests.support.producing import Sent, produce
 from tests.support.secured import PLAIN_USER, Secured
-from tests.support.servers import Servers
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -46,36 +44,6 @@ async def offsets(topic: str, partition: int, given: BrokerAccess) -> list[objec
         return [offset for batch in batches for offset in batch["offset"].to_pylist()]
 
     return await anyio.to_thread.run_sync(read)
-
-
-async def test_brokers_that_are_down_or_silent_are_an_outage_and_no_leader_is_one(
-    servers: Servers, unique: str
-) -> None:
-    cluster = servers.cluster(unique, brokers=2)
-    await create_topic(cluster.connect, unique, 2)  # each broker leads a partition, and the other has no replica of it
-    sent = [Sent(partition, None, b"v") for partition in (0, 1) for _ in range(3)]
-    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent)
-    for partition in (0, 1):
-        assert await offsets(unique, partition, access(cluster, 30)) == [0, 1, 2]
-
-    cluster.brokers[2].kill()
-    found: dict[int, list[object]] = {}
-    for partition in (0, 1):
-        try:
-            found[partition] = await offsets(unique, partition, access(cluster, 3))
-        except BrokersOutageError:
-            found[partition] = []
-    assert sorted(found.values()) == [[], [0, 1, 2]]
-
-    cluster.brokers[1].send_signal(signal.SIGSTOP)
-    for partition in (0, 1):
-        with pytest.raises(BrokersOutageError):
-            await offsets(unique, partition, access(cluster, 0.5))
-    cluster.brokers[1].send_signal(signal.SIGCONT)
-    for partition in (0, 1):
-        if found[partition]:
-            assert await offsets(unique, partition, access(cluster, 30)) == [0, 1, 2]
-    cluster.kill()
 
 
 async def test_a_wrong_password_and_an_unknown_authority_are_no_outage(secured: Secured, unique: str) -> None:

@@ -1,12 +1,12 @@
-"""A broker is down when a query starts, or when records between two bounds are read: its partitions have no leader.
+"""A broker is down when a query starts, a task fetches, or records between two bounds are read.
 
-`GroupStreamReader` on real servers, called as Spark calls it.
+Its partitions have no leader. `GroupStreamReader` on real servers, called as Spark calls it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import signal
 from pathlib import Path
 
 import anyio
@@ -16,8 +16,10 @@ from structlog.testing import capture_logs
 from kzconsumer.errors import ConnectionLostError
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_spark.executors.fetching import BrokersOutageError
 from kzconsumer_spark.executors.task_parts import RangeParts
 from kzconsumer_spark.source.source_options import ranges_between, read_options
+from tests.spark.servers.test_executor_errors import access, offsets
 from tests.spark.servers.test_source_changes import OLD, query, send
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import until
@@ -29,14 +31,14 @@ pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture
-async def two(servers: Servers, unique: str) -> AsyncIterator[Cluster]:
+async def two(servers: Servers, unique: str) -> Cluster:
     """Two brokers; a topic of which each leads every other partition, and has no replica of the others."""
     cluster = servers.shared("two-brokers", lambda name: servers.cluster(name, brokers=2))
+    await start_again(cluster)
     await create_topic(cluster.connect, unique, PARTITIONS)
     for partition in range(PARTITIONS):
         await send(cluster, unique, OLD, partition)
-    yield cluster
-    await start_again(cluster)
+    return cluster
 
 
 async def start_again(cluster: Cluster) -> None:
@@ -101,3 +103,28 @@ async def test_a_batch_of_the_checkpoint_waits_for_the_leaders_of_its_partitions
                 await start_again(two)
         assert {each["event"] for each in logs} == {"batch of the checkpoint waits for leaders"}
         assert await again.asked(end) == end
+
+
+async def test_brokers_that_are_down_or_silent_are_an_outage_and_no_leader_is_one(two: Cluster, unique: str) -> None:
+    for partition in (0, 1):
+        assert await offsets(unique, partition, access(two, 30)) == [0, 1, 2]
+
+    two.brokers[2].kill()
+    found: dict[int, list[object]] = {}
+    for partition in (0, 1):
+        try:
+            found[partition] = await offsets(unique, partition, access(two, 3))
+        except BrokersOutageError:
+            found[partition] = []
+    assert sorted(found.values()) == [[], [0, 1, 2]]
+
+    two.brokers[1].send_signal(signal.SIGSTOP)
+    try:
+        for partition in (0, 1):
+            with pytest.raises(BrokersOutageError):
+                await offsets(unique, partition, access(two, 0.5))
+    finally:
+        two.brokers[1].send_signal(signal.SIGCONT)
+    for partition in (0, 1):
+        if found[partition]:
+            assert await offsets(unique, partition, access(two, 30)) == [0, 1, 2]

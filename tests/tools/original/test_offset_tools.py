@@ -15,6 +15,7 @@ import pytest
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
 from tests.support.command_line import CommandLine
+from tests.support.extent import extent
 from tests.support.members import reader, sessions_of, settings
 from tests.support.original import offset_checker, tools_verdict
 from tests.support.producing import Sent, produce
@@ -64,15 +65,14 @@ async def test_both_describe_a_running_group_alike(
         }
         consumer = member.consumer.consumer
         assert ours == {n: (EACH, EACH + n, n, f"{consumer}-{n // 2}") for n in range(PARTITIONS)}
-        checked, old, new, verdict = await asyncio.gather(
+        checked, verdict, *by_version = await asyncio.gather(
             offset_checker(servers, cluster, unique, "--topic", unique),
-            describe("0.10.2.2"),
-            describe("1.1.1"),
             tools_verdict(servers, cluster, unique),
+            *map(describe, extent(("1.1.1",), ("0.10.2.2", "1.1.1"))),
         )
         rows = re.findall(rf"^{unique}\s+{unique}\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)\s+(\S+)", checked, re.MULTILINE)
         assert {int(n): (int(at), int(end), int(lag), owner) for n, at, end, lag, owner in rows} == ours, checked
-        for described in (old, new):
+        for described in by_version:
             rows = re.findall(rf"^{unique}\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)\s+(\S+)", described, re.MULTILINE)
             theirs = {int(n): (int(at), int(end), int(lag), owner) for n, at, end, lag, owner in rows}
             assert theirs == {n: (*row[:3], row[3].rpartition("-")[0]) for n, row in ours.items()}, described

@@ -22,6 +22,7 @@ from kzconsumer.registry.claim_record import StoredPosition, decode_claim_record
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.readiness import create_topic
+from tests.support.extent import extent
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import session
 
@@ -138,7 +139,7 @@ async def test_how_it_ends(cluster: Cluster, unique: str) -> None:
     """By a signal, or by a reader that exits while there is nothing to write: quietly, after leaving the group."""
     await create_topic(cluster.connect, unique, 1)
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, [Sent(0, None, b"one")])
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
+    for number in extent((signal.SIGINT, signal.SIGPIPE), (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE)):
         group = f"{unique}-{number.name}"
         process = await asyncio.create_subprocess_exec(
             *command(cluster, unique, "--group", group),

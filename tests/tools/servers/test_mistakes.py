@@ -105,6 +105,8 @@ async def test_what_a_broker_refuses(
         (here, CHANGES, (1, False)),
         (kzconsumer, ("consume", "-e"), (1, False)),
     ):
+        if run is kzconsumer and mistake in extent(("name", "authority", "protocol"), ()):
+            continue
         status, out, err = await run(*words, *options)
         assert (status, bool(out)) == ((0, True) if mistake is None else result), (words, err)
         if (words, mistake) == (("lag",), "down"):  # the report itself says why
