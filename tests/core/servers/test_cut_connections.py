@@ -32,13 +32,22 @@ async def cut(proxy: FaultProxy, chance: random.Random) -> None:
 
 
 async def abort(consumer: ConsumerConnector, chance: random.Random, cuts: Counter[str]) -> None:
-    """Abort the member's connections to the broker repeatedly, and control connections while they are in use."""
+    """Abort the member's connections to the broker while they are in use.
+
+    It is decided once for each request: an answer that takes long on a busy machine is lost no more often.
+    """
+    decided: dict[object, int] = {}
     while True:
         await anyio.sleep(0.0005)
         for (_, purpose), connection in list(sessions_of(consumer).brokers.connections.items()):
             transport = connection.transport
-            asked = purpose == "control" and len(transport.in_flight) > 0
-            if not connection.closed and chance.random() < (0.5 if asked else 0.05):
+            if connection.closed or not transport.in_flight:
+                continue
+            last = transport.in_flight[-1].correlation
+            if decided.get(transport) == last:
+                continue
+            decided[transport] = last
+            if chance.random() < (0.5 if purpose == "control" else 0.1):
                 cast(asyncio.Transport, transport._transport).abort()
                 cuts[purpose.split()[0]] += 1  # a fetcher's has a number
 

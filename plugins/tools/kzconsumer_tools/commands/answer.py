@@ -22,7 +22,6 @@ from kzconsumer.durable_files import sync_directory, write_new
 from kzconsumer.errors import NotDoneError, OutputError
 from kzconsumer.lag.totals import Verdict
 from kzconsumer.settings.values import first_millisecond, read_topic
-from kzconsumer_tools.offsets.changes import Reset
 
 T = TypeVar("T")
 
@@ -206,19 +205,6 @@ def add_reset_options(action: argparse.ArgumentParser) -> None:
     to.add_argument("--to-datetime", metavar="TIME", type=read_datetime, help=TIME_HELP)
     to.add_argument("--by-duration", metavar="PnDTnHnMnS", type=_duration, help="this long ago, such as PT1H30M")
     to.add_argument("--from-file", metavar="FILE", type=Path, help="topic,partition,offset on each line, or any export")
-
-
-def chosen_reset(arguments: argparse.Namespace) -> Reset:
-    """The chosen reset, unless it is `--from-file`; times are in ms since 1970."""
-    if arguments.to_offset is not None:
-        return Reset("offset", arguments.to_offset)
-    if arguments.shift_by is not None:
-        return Reset("shift", arguments.shift_by)
-    if arguments.to_datetime is not None:
-        return Reset("time", arguments.to_datetime)
-    if arguments.by_duration is not None:
-        return Reset("time", round(time.time() * 1000) - arguments.by_duration)
-    return Reset("earliest" if arguments.to_earliest else "latest" if arguments.to_latest else "current")
 
 
 def read_datetime(text: str) -> int:

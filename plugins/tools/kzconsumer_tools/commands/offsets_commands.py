@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,6 @@ from kzconsumer_tools.commands.answer import (
     add_reset_options,
     add_topics,
     ask,
-    chosen_reset,
     chosen_topics,
     printable_lines,
     read_file,
@@ -40,7 +40,7 @@ from kzconsumer_tools.commands.cluster_option import (
     required_group,
     said_storage,
 )
-from kzconsumer_tools.offsets.changes import SavedCoordinatorOffset, read_undo
+from kzconsumer_tools.offsets.changes import Reset, SavedCoordinatorOffset, read_undo
 from kzconsumer_tools.offsets.offset_files import SavedOffset, read_offsets, write_offsets
 from kzconsumer_tools.offsets.stored import group_offsets
 from kzconsumer_tools.tables.offset_tables import changes_table, show_table
@@ -185,6 +185,19 @@ def run_export(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _chosen_reset(arguments: argparse.Namespace) -> Reset:
+    """The chosen reset, unless it is `--from-file`; times are in ms since 1970."""
+    if arguments.to_offset is not None:
+        return Reset("offset", arguments.to_offset)
+    if arguments.shift_by is not None:
+        return Reset("shift", arguments.shift_by)
+    if arguments.to_datetime is not None:
+        return Reset("time", arguments.to_datetime)
+    if arguments.by_duration is not None:
+        return Reset("time", round(time.time() * 1000) - arguments.by_duration)
+    return Reset("earliest" if arguments.to_earliest else "latest" if arguments.to_latest else "current")
+
+
 def run_reset(arguments: argparse.Namespace) -> int:
     from kzconsumer_tools.commands.offsets_apply import reset
 
@@ -198,7 +211,7 @@ def run_reset(arguments: argparse.Namespace) -> int:
         arguments.misused("give --topic TOPIC (one or more), or --all-topics")
     scope = chosen_topics(arguments.topic)
     storage = said_storage(arguments, at)
-    return _change(arguments, at, partial(reset, at.zookeeper.connect, group, scope, chosen_reset(arguments), storage))
+    return _change(arguments, at, partial(reset, at.zookeeper.connect, group, scope, _chosen_reset(arguments), storage))
 
 
 def run_import(arguments: argparse.Namespace) -> int:
