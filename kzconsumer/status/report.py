@@ -251,10 +251,11 @@ def examination(report: Report) -> Examination:
 
 
 def _failing(report: Report) -> Iterator[Finding]:
-    for id, what, found in (
+    failing: tuple[tuple[FindingId, str, Failing | None], ...] = (
         ("commits_fail", "no commit has succeeded", report.commits_fail),
         ("rebalances_fail", "no rebalance has succeeded", report.rebalances_fail),
-    ):
+    )
+    for id, what, found in failing:
         if found is not None:
             since = moment(datetime.fromtimestamp(found.since, UTC))
             yield finding(id, report.group, f"{what} since {since}: {found.reason}")

@@ -64,9 +64,11 @@ class Network:
             setattr(proxy, fault, value)
 
     async def cut(self, how: Callable[[FaultProxy], None], chance: random.Random) -> None:
-        """Every connection, repeatedly, until cancelled."""
+        """Every connection, repeatedly until cancelled, and less and less often: a busy machine needs longer."""
+        longest = 0.3
         while True:
-            await anyio.sleep(chance.uniform(0.02, 0.3))
+            await anyio.sleep(chance.uniform(0.02, longest))
+            longest *= 1.03
             for proxy in self.proxies:
                 how(proxy)
 

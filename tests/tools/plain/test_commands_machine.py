@@ -162,9 +162,13 @@ def require_truth(kzconsumer: Commands) -> None:
     for each, stored in kzconsumer.stored.items():
         if (log := kzconsumer.logs.get(each)) is not None:
             lags[each] = None if stored is None or stored > log.stop else log.stop - max(stored, log.start)
+    topics = {each.topic for each in kzconsumer.stored}
+    for each, log in kzconsumer.logs.items():
+        if each.topic in topics and each not in kzconsumer.stored:  # never read
+            lags[each] = None if log.stop > log.start else 0
     known = [lag for lag in lags.values() if lag is not None]
     total = sum(known) if lags and len(known) == len(lags) else None
-    lost = {each: max(0, kzconsumer.logs[each].start - (kzconsumer.stored[each] or 0)) for each in lags}
+    lost = {each: max(0, kzconsumer.logs[each].start - (kzconsumer.stored.get(each) or 0)) for each in lags}
     shown = kzconsumer.json("lag", "g", status=0 if len(known) == len(lags) else 3)
     assert {_at(row): row["lag"] for row in shown["partitions"] if not row["gone"]} == lags
     assert {_at(row): row["lost"] for row in shown["partitions"] if row["lag"] is not None} == {

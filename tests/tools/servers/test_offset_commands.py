@@ -577,9 +577,9 @@ async def test_watching_the_lag(filled: tuple[Cluster, str], zookeeper: ZooKeepe
         assert process.stdout is not None
         lines = BufferedByteReceiveStream(process.stdout)
         with anyio.fail_after(30):
-            assert json.loads(await lines.receive_until(b"\n", 10_000))["lag"] == 7
+            assert json.loads(await lines.receive_until(b"\n", 10_000))["lag_at_least"] == 7
             await store(zookeeper, unique, topic, {0: b"5"})
-            while json.loads(await lines.receive_until(b"\n", 10_000))["lag"] != 5:
+            while json.loads(await lines.receive_until(b"\n", 10_000))["lag_at_least"] != 5:
                 pass
             process.send_signal(signal.SIGINT)
             assert await process.wait() == 130
