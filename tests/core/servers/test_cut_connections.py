@@ -36,7 +36,7 @@ async def abort(consumer: ConsumerConnector, chance: random.Random, cuts: Counte
 
     It is decided once for each request: an answer that takes long on a busy machine is lost no more often.
     """
-    decided: dict[object, int] = {}
+    decided: dict[object, int | None] = {}
     while True:
         await anyio.sleep(0.0005)
         for (_, purpose), connection in list(sessions_of(consumer).brokers.connections.items()):
