@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Container, Iterable, Mapping
+from typing import TypeVar
 
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.clock import now
@@ -39,6 +40,20 @@ log = get_logger("kzconsumer.group")
 DEGRADED_AFTER = 5.0
 
 
+W = TypeVar("W")
+
+
+def _since(
+    before: Mapping[TopicPartition, tuple[W, float]], present: Mapping[TopicPartition, W], now: float
+) -> dict[TopicPartition, tuple[W, float]]:
+    """Each reason of the present, with the time since when it has been the same."""
+    return {p: (why, before[p][1] if p in before and before[p][0] == why else now) for p, why in present.items()}
+
+
+def _lasting(reasons: Mapping[TopicPartition, tuple[W, float]], now: float) -> dict[TopicPartition, W]:
+    return {p: why for p, (why, since) in reasons.items() if now - since >= DEGRADED_AFTER}
+
+
 class Notices:
     """The lasting conditions of one membership: each is logged once, not at every attempt."""
 
@@ -57,10 +72,7 @@ class Notices:
 
     def blocked(self, now: float, blocked: Mapping[TopicPartition, Blocked], members: Container[str]) -> None:
         """`blocked` has all claims that are blocked at the moment, and by what."""
-        before = self._blocked
-        self._blocked = {
-            p: (why, before[p][1] if p in before and before[p][0] == why else now) for p, why in blocked.items()
-        }
+        self._blocked = _since(self._blocked, blocked, now)
         for partition, (why, since) in self._blocked.items():
             if partition not in self._degraded and now - since >= DEGRADED_AFTER:
                 self._degraded.add(partition)
@@ -78,18 +90,15 @@ class Notices:
 
     def refused(self, now: float, refused: Mapping[TopicPartition, str]) -> None:
         """`refused` has all claims that no owner node blocks, and that fail at the moment, with the reason."""
-        before = self._refused
-        self._refused = {
-            p: (why, before[p][1] if p in before and before[p][0] == why else now) for p, why in refused.items()
-        }
+        self._refused = _since(self._refused, refused, now)
 
     def lasting_refusals(self, now: float) -> dict[TopicPartition, str]:
         """The claims that have failed for DEGRADED_AFTER."""
-        return {p: why for p, (why, since) in self._refused.items() if now - since >= DEGRADED_AFTER}
+        return _lasting(self._refused, now)
 
     def lasting(self, now: float) -> dict[TopicPartition, Blocked]:
         """The claims that have been blocked for DEGRADED_AFTER."""
-        return {p: why for p, (why, since) in self._blocked.items() if now - since >= DEGRADED_AFTER}
+        return _lasting(self._blocked, now)
 
     def idle_streams(self, snapshot: GroupSnapshot, wanted: Mapping[TopicPartition, ConsumerThreadId]) -> None:
         """Report streams that get no partition, and topics that do not exist."""

@@ -64,8 +64,8 @@ class SimulatedNetwork:
         self.latency: dict[Process, tuple[float, float]] = {}
         self.silent: set[Process] = set()
         self.forgets = math.inf
-        """Seconds without a byte after which a firewall drops a connection to a broker from its table. Nobody is told:
-        what either side sends from then on is lost."""
+        """Seconds without a byte after which a firewall drops a connection to a broker from its table. Neither side
+        gets a reset, and what it sends from then on is lost."""
         self.bandwidth = math.inf
         """Bytes a second that each connection brings from a broker."""
         self.brokerless: set[Process] = set()
