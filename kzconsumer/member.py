@@ -117,8 +117,8 @@ class Member:
         self._state = state
         self._reconfigured = anyio.Event()
         self._fetching = anyio.CancelScope()
-        self.patience = 0.0
-        """Seconds that leaving waits for acknowledgements of what is handed out."""
+        self._settling = anyio.CancelScope()
+        self._patience = 0.0  # seconds that leaving waits for acknowledgements of what is handed out
         self.left_uncommitted = False
         """Whether the final commit failed: what was processed since the previous one will be redelivered."""
         self._stopping_since = math.inf
@@ -189,6 +189,7 @@ class Member:
                 consumers, topics, watches, paths, ignore_unreadable=group.unreadable_members == "ignore"
             ),
             topics=topics,
+            brokers=brokers,
             watches=watches,
             owned=self.owned,
             claims=self._claims,
@@ -236,8 +237,8 @@ class Member:
                 tasks.cancel_scope.cancel()  # fetching and rebalancing end before the final commit
             for cursor in self._state.cursors.values():
                 cursor.close()
-            if self.patience:
-                await self._claims.settle(self.patience)
+            if self._patience:
+                await self._claims.settle(self._patience)
             await self._final_commit()
         except* SessionExpiredError:
             self._commits_at_end = True  # it cannot, and says so
@@ -248,7 +249,8 @@ class Member:
         except* UnfitError:
             # Nothing is wrong with the session, so the work in hand is waited for as at a release: other members would
             # do it again. A stop ends the wait.
-            await self._settle(self._claims.revoke_deadline)
+            with self._settling:
+                await self._claims.settle(self._claims.revoke_deadline)
             await self._final_commit()
             raise
         except* Exception:
@@ -261,16 +263,10 @@ class Member:
                 self._log_uncommitted("no time left")
             self.owned.close_all()
 
-    async def _settle(self, patience: float) -> None:
-        async with anyio.create_task_group() as tasks:
-
-            async def settle() -> None:
-                await self._claims.settle(patience)
-                tasks.cancel_scope.cancel()
-
-            tasks.start_soon(settle)
-            await self._state.leaving.wait()
-            tasks.cancel_scope.cancel()
+    def leave(self, patience: float) -> None:
+        """Before `leaving` is set: `patience` seconds are for acknowledgements. A wait for work in hand ends."""
+        self._patience = patience
+        self._settling.cancel()
 
     async def bootstrap(self) -> str:
         """See `registry.cluster.bootstrap`."""

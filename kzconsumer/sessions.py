@@ -184,7 +184,7 @@ class Sessions:
     async def leave(self, patience: float = 0.0) -> None:
         """Commit and leave within `[stop] deadline`; `patience` seconds of it for acknowledgements. Idempotent."""
         if self.member is not None and not self._leaving.is_set():
-            self.member.patience = patience
+            self.member.leave(patience)
         self._leaving.set()
         self._connecting.cancel()
         self._scope.deadline = min(self._scope.deadline, anyio.current_time() + self.settings.stop.deadline)

@@ -139,8 +139,11 @@ class Brokers:
         self._lost[broker.id] = now()
         log.warning("broker lost", broker=broker.id, reason=f"{error}{note}")
 
-    def leave_gone(self, ids: Collection[int]) -> None:
-        """Close connections to brokers other than these, which are up: nothing waits for answers of one that hangs."""
+    def close_others(self, ids: Collection[int]) -> None:
+        """Close connections to brokers other than these, which are up: nothing waits for answers of one that hangs.
+
+        The partitions that were read from it get a new leader.
+        """
         for (number, _), connection in list(self.connections.items()):
             if number >= 0 and number not in ids:  # the id of an address in `[brokers] bootstrap` is negative
                 connection.close()

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import anyio
@@ -87,7 +87,7 @@ class BrokerFetcher:
         self._answered = now()
         self._asked_after = 0.0  # seconds without requests before the last one
         self._max_wait = settings.max_wait  # of the last request
-        self._due = math.inf  # when the broker should have answered, or accepted a connection
+        self._due = math.inf  # see `_awaited`
         self._same_since = 0.0  # when another set of partitions was asked for last
         self._long_wait: tuple[BrokerConnection, Response[FetchResponse]] | None = None  # the last one
         self._looks_again = False
@@ -154,36 +154,44 @@ class BrokerFetcher:
             await self._work.wait()
             try:
                 connection = None
-                self._due = now()
-                connection = await self._brokers.connection(self.broker, f"fetch {self.number}")
+                with self._awaited(now()):
+                    connection = await self._brokers.connection(self.broker, f"fetch {self.number}")
                 try:
                     await self._fetch_from(connection)
                 finally:
-                    self._due = math.inf
                     # An answer still in flight must not meet the next connection's requests.
                     self._brokers.drop(connection)
             except (ConnectionLostError, ProtocolError, BrokerError, UnsupportedVersionError) as error:
-                self._due = math.inf
                 idle = connection is not None and connection.ended_by_peer and self._asked_after > IDLE
                 if idle or self._left:
                     self._asked_after = 0.0  # the broker has closed an idle connection, perhaps as we asked
                     self._left = False
                     self.wake()
                     continue
-                note = ""
-                if connection is not None and connection.timed_out:
-                    throttle = self._handler.throttle
-                    waited = throttle.patience(self._settings.request_timeout)
-                    if connection.begun:
-                        throttle.late(waited, connection.begun)
-                        note = f", only {connection.begun} bytes of it: the next will be smaller"
-                    elif not mutes(connection):
-                        throttle.unanswered(waited)
-                        note = ": if a quota holds its answers back, the next will be smaller"
+                note = self._ask_for_less(connection) if connection is not None and connection.timed_out else ""
                 self._brokers.lost(self.broker, error, note)
                 self._work.clear()
                 # Not one whose records the other task is decoding. It wakes this one afterwards.
                 self._handler.send_back(state for state in self._states if not state.decoding)
+
+    @contextmanager
+    def _awaited(self, due: float) -> Iterator[None]:
+        """Meanwhile the broker is awaited: by `due` it should have answered, or accepted a connection."""
+        self._due = due
+        try:
+            yield
+        finally:
+            self._due = math.inf
+
+    def _ask_for_less(self, connection: BrokerConnection) -> str:
+        """After an answer that did not come in time. Returns what to log of it."""
+        begun, throttle = connection.begun, self._handler.throttle
+        if not begun and mutes(connection):
+            return ""  # this broker holds no answer back
+        throttle.timed_out(throttle.patience(self._settings.request_timeout), begun)
+        if begun:
+            return f", only {begun} bytes of it: the next will be smaller"
+        return ": if a quota holds its answers back, the next will be smaller"
 
     async def _fetch_from(self, connection: BrokerConnection) -> None:
         """Fetch until the connection is lost or worn out: the next one continues where this one ends."""
@@ -191,7 +199,6 @@ class BrokerFetcher:
         # Not for looks: they ask for all partitions together, at fixed times.
         opens = self._handler.looking is None and connection.versions.choose(FETCH) >= SESSIONS
         muted = mutes(connection)
-        self._due = math.inf
         self._states.touch_all()
         try:
             while True:
@@ -229,9 +236,8 @@ class BrokerFetcher:
                     # their logs, or decoded, meanwhile. A look that was due then has found the former wait over.
                     if self._work.is_set():
                         self._wake_up()
-                    self._due = time + self._max_wait
-                    await reply.taken_by(partial(self._receive, arrived, time, muted=muted))
-                    self._due = math.inf
+                    with self._awaited(time + self._max_wait):
+                        await reply.taken_by(partial(self._receive, arrived, time, muted=muted))
                 if connection.worn_out:
                     await self._handler.deliver(arrived)
                     self.wake()

@@ -198,10 +198,6 @@ class FetcherManager:
         fetcher, _ = self._fetchers.get(state.fetcher, (None, None))
         return fetcher if fetcher is not None and state in fetcher else None
 
-    def leave_gone(self, brokers: Collection[int]) -> None:
-        """These brokers are up: what is read from another one gets a new leader, without waiting for an answer."""
-        self._brokers.leave_gone(brokers)
-
     def limit(self, per_second: int | None) -> None:
         """Set the rate limit, in bytes per second."""
         self._limit.change(per_second)

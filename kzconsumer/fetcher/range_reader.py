@@ -339,7 +339,7 @@ class RangeReader:
             response = await connection.call(request, timeout=patience + question.max_wait)
         except ConnectionLostError as error:
             if connection.timed_out and connection.begun:
-                throttle.late(patience, connection.begun)
+                throttle.timed_out(patience, connection.begun)
                 raise _TooSlow(str(error)) from error
             raise
         slow = now() - sent > SLOW * self._fetch.request_timeout

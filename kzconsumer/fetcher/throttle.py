@@ -100,19 +100,17 @@ class Throttle:
             self.most = max(int(size * LONGEST / seconds), FEWEST_BYTES)
         return begins
 
-    def unanswered(self, waited: float) -> None:
-        """No response came in so many seconds: a quota may hold back what is much too large for it.
-
-        What was not received counts, too, so that the next response may be held back for longer. A broker that is
-        stuck does not take a new connection, and is not waited for.
-        """
-        self.most = max(self.most // 16, FEWEST_BYTES)
-        self.last = min(max(self.last, waited), LONGEST_PATIENCE / 2)
-
-    def late(self, waited: float, begun: int) -> None:
-        """Only so many bytes of a response came in so many seconds: the line is too slow for it."""
-        self.most = max(min(begun, self.most) // 2, FEWEST_BYTES)
-        self._late = min(2 * waited, LONGEST_PATIENCE)
+    def timed_out(self, waited: float, begun: int) -> None:
+        """Only `begun` bytes of a response came in so many seconds: the next is smaller, and waited for longer."""
+        if begun:  # the line is too slow for it
+            self.most = max(min(begun, self.most) // 2, FEWEST_BYTES)
+            self._late = min(2 * waited, LONGEST_PATIENCE)
+        else:
+            # A quota may hold back what is much too large for it. What was not received counts, too, so that the next
+            # response may be held back for longer. A broker that is stuck takes no new connection, and is not waited
+            # for.
+            self.most = max(self.most // 16, FEWEST_BYTES)
+            self.last = min(max(self.last, waited), LONGEST_PATIENCE / 2)
 
     def wait(self, now: float) -> float:
         """Seconds until the next request may go out; 0 if it may."""

@@ -63,10 +63,6 @@ class Claimer:
         self.revoke_deadline = REVOKE_DEADLINE_WITH_ORIGINALS
         """Seconds; set by the rebalancer, which knows the other members."""
 
-    def leave_gone(self, brokers: Collection[int]) -> None:
-        """See `FetcherManager.leave_gone`."""
-        self._fetchers.leave_gone(brokers)
-
     async def outdated(self, topics: Mapping[str, Topic]) -> list[TopicPartition]:
         """Open claims of topics that were deleted and created again since: their offsets mean other records now.
 

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 import anyio
 
 from kzconsumer.assignors import Assignor
+from kzconsumer.brokers.pool import Brokers
 from kzconsumer.clock import now
 from kzconsumer.counters import Rebalance, RebalanceCounters, RebalanceOutcome
 from kzconsumer.errors import (
@@ -131,6 +132,7 @@ class Rebalancer:
         membership: Membership,
         reader: SnapshotReader,
         topics: TopicSource,
+        brokers: Brokers,
         watches: Watches,
         owned: OwnedPartitions,
         claims: Claimer,
@@ -146,6 +148,7 @@ class Rebalancer:
         self._membership = membership
         self._reader = reader
         self._topics = topics
+        self._brokers = brokers
         self._watches = watches
         self._owned = owned
         self._claims = claims
@@ -225,15 +228,15 @@ class Rebalancer:
         # 3. A topic may have been created again: its partitions are released first, and claimed as those of a new
         #    topic, whose offsets mean other records.
         self._complete = False
-        brokers = await self._topics.broker_ids()
-        if not brokers:
+        up = await self._topics.broker_ids()
+        if not up:
             self._notices.once("no broker registered", "/brokers/ids")
             self._counters.attempts.failed("no broker is registered", began)
             self.rebalanced_once.set()
             # An event reports those that register. But none reports what is there since ZooKeeper was restored from a
             # copy, and before its first rebalance a member does not look.
             return False
-        self._claims.leave_gone(brokers)
+        self._brokers.close_others(up)
         snapshot = await self._read_when_calm(self._calm.window(began, reasons))
         if snapshot is None:
             self._count(began, reasons, "unreadable")

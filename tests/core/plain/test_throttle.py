@@ -11,7 +11,7 @@ def test_a_broker_that_holds_responses_back_is_asked_for_what_takes_a_second() -
     """As before 2.0: the answer comes late, and nothing is to be waited for after it."""
     throttle = Throttle(50 * MB)
     for _ in range(3):
-        throttle.unanswered(throttle.patience(30.0))
+        throttle.timed_out(throttle.patience(30.0), 0)
     assert throttle.most < 20_000
     assert throttle.patience(30.0) == 120.0
     assert throttle.answered(100.0, 10.0, 10_000, 50 * MB, muted=False)
@@ -63,12 +63,12 @@ def test_an_empty_answer_that_fits_in_a_moment_is_asked_for_again() -> None:
 def test_a_line_that_is_too_slow() -> None:
     """Half of what came in time comes in half of the time: no more is asked for, until it comes much sooner."""
     throttle = Throttle(50 * MB)
-    throttle.late(30.0, 8 * MB)
+    throttle.timed_out(30.0, 8 * MB)
     assert (throttle.most, throttle.patience(30.0)) == (4 * MB, 60.0)
     throttle.answered(100.0, 0.0, 4 * MB, 4 * MB, muted=True, slow=True)
     assert (throttle.most, throttle.patience(30.0)) == (4 * MB, 60.0)
     throttle.answered(100.0, 0.0, 4 * MB, 4 * MB, muted=True)
     assert (throttle.most, throttle.patience(30.0)) == (5 * MB, 30.0)
     for _ in range(9):
-        throttle.late(throttle.patience(30.0), 10)
+        throttle.timed_out(throttle.patience(30.0), 10)
     assert (throttle.most, throttle.patience(30.0)) == (FEWEST_BYTES, 120.0)
