@@ -136,6 +136,8 @@ log = get_logger("kzconsumer.offsets")
 # One transaction of this many partitions stays far below ZooKeeper's 1 MB limit on a request, with plans as well.
 PARTITIONS_PER_TRANSACTION = 64
 OPERATIONS_PER_PARTITION = 3
+TRANSACTIONS_AT_ONCE = 4
+"""With all of them in flight, records would wait behind a thousand offsets: for the event loop and the server."""
 
 
 class ZooKeeperOffsetStorage:
@@ -151,7 +153,8 @@ class ZooKeeperOffsetStorage:
     async def write(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored | Lost | CommitRefused]:
         """Store all offsets, in transactions of up to 64 partitions; each partition has an outcome of its own."""
         results: dict[TopicPartition, Stored | Lost | CommitRefused] = {}
-        for part in await together([self._write(part) for part in by_transaction(writes)]):
+        parts = [self._write(part) for part in by_transaction(writes)]
+        for part in await together(parts, TRANSACTIONS_AT_ONCE):
             results.update(part)
         return results
 

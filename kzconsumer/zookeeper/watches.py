@@ -25,11 +25,11 @@ T = TypeVar("T")
 
 
 AT_ONCE = 256
-"""Calls of one `outcomes` that are under way at a time. A claim of 10,000 partitions would send as many requests in one
-turn of the event loop, which takes seconds: the session would expire meanwhile."""
+"""Calls of one `outcomes` that are under way at a time, unless its caller says otherwise. A claim of 10,000 partitions
+would send as many requests in one turn of the event loop, which takes seconds: the session would expire meanwhile."""
 
 
-async def outcomes(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T | KzConsumerError]:
+async def outcomes(calls: Iterable[Coroutine[Any, Any, T]], at_once: int = AT_ONCE) -> list[T | KzConsumerError]:
     """Each call's result or its error, in order, after all have ended."""
     pending = list(calls)
     results: list[Any] = [None] * len(pending)
@@ -44,7 +44,7 @@ async def outcomes(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T | KzConsum
 
     try:
         async with anyio.create_task_group() as tasks:
-            for _ in pending[:AT_ONCE]:
+            for _ in pending[:at_once]:
                 tasks.start_soon(work)
     finally:
         for call in pending:  # one that was not begun is not left to the garbage collector, which would warn
@@ -52,10 +52,10 @@ async def outcomes(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T | KzConsum
     return results
 
 
-async def together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+async def together(calls: Iterable[Coroutine[Any, Any, T]], at_once: int = AT_ONCE) -> list[T]:
     """All results in order; raises the first error after all calls have ended."""
     results: list[T] = []
-    for result in await outcomes(calls):
+    for result in await outcomes(calls, at_once):
         if isinstance(result, KzConsumerError):
             raise result
         results.append(result)

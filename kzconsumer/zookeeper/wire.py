@@ -11,7 +11,6 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 from aiozk import protocol
-from aiozk.protocol.transaction import MultiHeader
 
 from kzconsumer.errors import (
     BadVersionError,
@@ -128,22 +127,35 @@ def result(request: WireRequest[R], answer: Reply) -> R:
     return _read(request.decode, answer.body)
 
 
+# A commit of a thousand partitions has three thousand operations. aiozk's codec takes 20 us for each, and as long for
+# its result: no record would be handed out for a tenth of a second. So what is many in a transaction is packed here.
+_PART = struct.Struct("!i?i")
+"""Before each operation and each result: its opcode, whether the transaction ends here, an error code."""
+_STAT = struct.Struct("!qqqqiiiqiiq")
+_CHECK, _SET_DATA = protocol.CheckVersionRequest.opcode, protocol.SetDataRequest.opcode
+_FAILED = _END = -1
+"""Opcodes of results: of an operation that failed; of the end, in a request, too."""
+
+
 def results(body: bytes, paths: Sequence[str]) -> list[Stat | None]:
     stats: list[Stat | None] = []
     codes: list[int] = []
-    header, offset = MultiHeader.parse(body, 0)
-    while not header.done:
+    opcode, ends, _ = _PART.unpack_from(body)
+    offset = _PART.size
+    while not ends:
         stat, code = None, OK
-        if header.type == -1:
+        if opcode == _FAILED:
             (code,) = _CODE.unpack_from(body, offset)
             offset += _CODE.size
-        else:
-            answer, offset = protocol.response_xref[header.type].parse(body, offset)
-            if isinstance(answer, protocol.SetDataResponse):
-                stat = stat_of(answer.stat)
+        elif opcode == _SET_DATA:
+            stat = _stat_at(body, offset)
+            offset += _STAT.size
+        elif opcode != _CHECK:  # which has no result
+            _, offset = protocol.response_xref[opcode].parse(body, offset)
         stats.append(stat)
         codes.append(code)
-        header, offset = MultiHeader.parse(body, offset)
+        opcode, ends, _ = _PART.unpack_from(body, offset)
+        offset += _PART.size
     if len(codes) != len(paths):
         raise ProtocolError(f"{len(codes)} results for {len(paths)} operations")
     if not any(codes):
@@ -179,6 +191,11 @@ def stat_of(stat: Any) -> Stat:
         ctime=stat.created,
         mtime=stat.modified,
     )
+
+
+def _stat_at(body: bytes, offset: int) -> Stat:
+    czxid, mzxid, ctime, mtime, version, cversion, _, owner, _, children, _ = _STAT.unpack_from(body, offset)
+    return Stat(czxid, mzxid, version, cversion, owner, children, ctime, mtime)
 
 
 def buffer(body: bytes) -> bytes:
@@ -283,12 +300,12 @@ def multi(
     operations: Sequence[Operation], full: Callable[[str], str], acl: Callable[[str], Acl] = lambda full: "open"
 ) -> WireRequest[list[Stat | None]]:
     """All or nothing; decoding the reply raises MultiFailedError with the operation that failed."""
-    transaction = protocol.TransactionRequest()
+    parts = [_CODE.pack(protocol.TransactionRequest.opcode)]
     for operation in operations:
-        at = full(operation.path)
-        transaction.add(_operation(operation, at, acl(at)))
+        parts += _operation(operation, full, acl)
+    parts.append(_PART.pack(_END, True, -1))
     paths = [operation.path for operation in operations]
-    return _request(paths[0], transaction, lambda body: results(body, paths))
+    return _bounded(paths[0], b"".join(parts), lambda body: results(body, paths))
 
 
 def set_watches(last_zxid: int, paths: dict[WatchKind, list[str]]) -> bytes:
@@ -313,7 +330,10 @@ def sasl(token: bytes) -> WireRequest[bytes]:
 
 
 def _request(path: str, record: Any, decode: Callable[[bytes], R]) -> WireRequest[R]:
-    body = bytes(record.serialize(None))
+    return _bounded(path, bytes(record.serialize(None)), decode)
+
+
+def _bounded(path: str, body: bytes, decode: Callable[[bytes], R]) -> WireRequest[R]:
     if len(body) > MAX_REQUEST:
         raise ZooKeeperError(path, f"a request of {len(body)} bytes is more than a server takes ({MAX_REQUEST})")
     return WireRequest(path, body, decode)
@@ -325,13 +345,21 @@ def _create(full: str, data: bytes, ephemeral: bool, acl: Acl, sequential: bool 
     return request
 
 
-def _operation(operation: Operation, full: str, acl: Acl) -> Any:
+def _operation(operation: Operation, full: Callable[[str], str], acl: Callable[[str], Acl]) -> tuple[bytes, ...]:
+    at = full(operation.path)
     match operation:
-        case Create():
-            return _create(full, operation.data, operation.ephemeral, acl, operation.sequential)
-        case SetData():
-            return protocol.SetDataRequest(path=full, data=operation.data, version=operation.version)
-        case Delete():
-            return protocol.DeleteRequest(path=full, version=operation.version)
         case Check():
-            return protocol.CheckVersionRequest(path=full, version=operation.version)
+            return _PART.pack(_CHECK, False, -1), _counted(at.encode()), _CODE.pack(operation.version)
+        case SetData():
+            data, version = _counted(operation.data), _CODE.pack(operation.version)
+            return _PART.pack(_SET_DATA, False, -1), _counted(at.encode()), data, version
+        case Create():
+            record = _create(at, operation.data, operation.ephemeral, acl(at), operation.sequential)
+        case Delete():
+            record = protocol.DeleteRequest(path=at, version=operation.version)
+    opcode_and_record = bytes(record.serialize(None))
+    return _PART.pack(record.opcode, False, -1), opcode_and_record[_CODE.size :]
+
+
+def _counted(content: bytes) -> bytes:
+    return _CODE.pack(len(content)) + content

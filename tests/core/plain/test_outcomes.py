@@ -39,11 +39,12 @@ async def test_results_and_errors_are_in_the_order_of_the_calls() -> None:
     ]
 
 
-async def test_calls_are_not_begun_all_at_once() -> None:
+@pytest.mark.parametrize("at_once", [None, 4])
+async def test_calls_are_not_begun_all_at_once(at_once: int | None) -> None:
     """To send 10,000 requests takes seconds, in which the event loop does nothing for the session."""
     calls = Calls()
-    await outcomes([calls.call(number) for number in range(MANY)])
-    assert 1 < calls.most <= AT_ONCE
+    await outcomes([calls.call(number) for number in range(MANY)], *([at_once] if at_once else []))
+    assert 1 < calls.most <= (at_once or AT_ONCE)
 
 
 async def fails() -> int:

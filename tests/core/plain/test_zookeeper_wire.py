@@ -6,12 +6,13 @@ import contextlib
 from typing import Any
 
 import pytest
+from aiozk import protocol
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kzconsumer.errors import ConnectionLostError, ProtocolError, ZooKeeperError
 from kzconsumer.zookeeper import wire
-from kzconsumer.zookeeper.operations import OK, Check, SetData
+from kzconsumer.zookeeper.operations import OK, Check, Create, Delete, Operation, SetData
 from kzconsumer.zookeeper.wire import Reply, WireRequest, established, event, reply, result
 
 REQUESTS: list[WireRequest[Any]] = [
@@ -51,3 +52,38 @@ def test_any_error_code_is_an_error_with_its_number_or_meaning(code: int) -> Non
     with pytest.raises((ZooKeeperError, ConnectionLostError)) as refused:
         result(REQUESTS[0], Reply(1, 1, code, b""))
     assert str(code) in str(refused.value) or code in (-101, -102, -103, -110, -111)
+
+
+versions = st.integers(-(2**31), 2**31 - 1)
+operations = st.lists(
+    st.one_of(
+        st.builds(Check, st.text(), versions),
+        st.builds(SetData, st.text(), st.binary(), versions),
+        st.builds(Create, st.text(), st.binary(), st.booleans(), st.booleans()),
+        st.builds(Delete, st.text(), versions),
+    ),
+    min_size=1,
+)
+
+
+@given(wanted=operations)
+def test_a_transaction_is_as_the_codec_writes_it(wanted: list[Operation]) -> None:
+    transaction = protocol.TransactionRequest()
+    for operation in wanted:
+        transaction.add(_as_the_codec(operation))
+    assert wire.multi(wanted, lambda path: path).body == transaction.serialize()
+
+
+def _as_the_codec(operation: Operation) -> Any:
+    path = operation.path
+    match operation:
+        case Check():
+            return protocol.CheckVersionRequest(path=path, version=operation.version)
+        case SetData():
+            return protocol.SetDataRequest(path=path, data=operation.data, version=operation.version)
+        case Delete():
+            return protocol.DeleteRequest(path=path, version=operation.version)
+        case Create():
+            request = protocol.CreateRequest(path=path, data=operation.data, acl=[protocol.UNRESTRICTED_ACCESS])
+            request.set_flags(ephemeral=operation.ephemeral, sequential=operation.sequential)
+            return request
