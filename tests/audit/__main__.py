@@ -20,7 +20,7 @@ import msgspec
 from rich.console import Console
 
 from tests.audit.operators import Mutation
-from tests.audit.reach import Reach, record
+from tests.audit.reach import Reach, recorded
 from tests.audit.report import Judged, diffs, table
 from tests.audit.rooms import DECODER, bugs_of, rooms
 from tests.audit.sample import draw
@@ -28,7 +28,7 @@ from tests.mutants.mutant import ROOT
 from tests.mutants.tree import Outcome, Tree
 
 console = Console(stderr=True, soft_wrap=True, highlight=False)
-#: What judges a bug of the decoder: it has no lines that Python's coverage knows.
+#: What judges a bug of the decoder: which tests execute its lines is not recorded.
 OF_THE_DECODER = (
     *("records_decode", "records_faults", "records_transactions", "records_foreign", "record_forms", "message"),
     *("records_checksum", "protocol_captured", "kafka_stream", "record_fuzz"),
@@ -75,22 +75,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=2, help="bugs judged at a time, each in its own copy (2)")
     parser.add_argument("--survivors", type=Path, help="write the survivors to this file instead of printing them")
     parser.add_argument("--json", action="store_true", help="print each bug as JSON instead of a table")
-    parser.add_argument("--recorded", type=Path, help="keep, or use again, what this commit's tests execute")
+    parser.add_argument(
+        "--recorded", type=Path, help="folder that keeps what tests execute, for other samples of the same code"
+    )
     return parser
 
 
 def _recorded(trees: SimpleQueue[Tree], folders: ExitStack, options: argparse.Namespace) -> Reach:
-    folder = options.recorded or Path(folders.enter_context(tempfile.TemporaryDirectory(prefix="reach-")))
+    kept = options.recorded or Path(folders.enter_context(tempfile.TemporaryDirectory(prefix="reach-")))
+    kinds = ("plain", "servers") if options.servers else ("plain",)
+    tests = [str(each.relative_to(ROOT)) for kind in kinds for each in sorted(ROOT.glob(f"tests/*/{kind}"))]
+    console.print("which tests execute which line? (recorded once)")
     tree = trees.get()
-    if not any(folder.glob("*.json")):
-        kinds = ("plain", "servers") if options.servers else ("plain",)
-        tests = [str(each.relative_to(ROOT)) for kind in kinds for each in sorted(ROOT.glob(f"tests/*/{kind}"))]
-        console.print("recording which tests execute which line ...")
-        reach = record(tree, folder, tests, options.jobs)
-    else:
-        reach = Reach(folder)
-    console.print(f"the tests take {reach.seconds:.0f} s")
+    reach = recorded(tree, kept, tests, options.jobs)
     trees.put(tree)
+    console.print(f"the tests take {reach.seconds:.0f} s")
     return reach
 
 

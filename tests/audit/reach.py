@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
+import os
 import re
+import sys
+import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import coverage
+import msgspec
 
 from tests.audit.operators import Mutation
-from tests.audit.recorder import FOLDER
+from tests.audit.recorder import FOLDER, PACKAGES, SUFFIX, Recording
 from tests.mutants.mutant import ROOT
 from tests.mutants.tree import Outcome, Tree
 
@@ -22,14 +25,10 @@ class Reach:
     """What a recording says."""
 
     def __init__(self, folder: Path) -> None:
-        self._seconds: dict[str, float] = {}
-        for file in sorted(folder.glob("*.json")):
-            self._seconds |= json.loads(file.read_text())
-        self._data = coverage.CoverageData(basename=str(folder / "all"))
-        for file in sorted(folder.glob("*.lines")):
-            part = coverage.CoverageData(basename=str(file))
-            part.read()
-            self._data.update(part)
+        self._parts = [
+            msgspec.msgpack.decode(file.read_bytes(), type=Recording) for file in sorted(folder.glob(f"*{SUFFIX}"))
+        ]
+        self._seconds = {test: took for part in self._parts for test, took in part.seconds.items()}
         self._by_file: dict[str, dict[int, list[str]]] = {}
 
     @property
@@ -68,8 +67,15 @@ class Reach:
 
     def _lines(self, file: str) -> dict[int, list[str]]:
         if file not in self._by_file:
-            (measured,) = [each for each in self._data.measured_files() if each.endswith(f"/{file}")] or [file]
-            self._by_file[file] = self._data.contexts_by_lineno(measured)
+            found: dict[int, list[str]] = {}
+            for part in self._parts:
+                marks = [(mark, line) for mark, (marked, line) in enumerate(part.places) if marked == file]
+                for test, compressed in part.executed.items():
+                    executed = zlib.decompress(compressed)
+                    for mark, line in marks:
+                        if mark < len(executed) and executed[mark]:
+                            found.setdefault(line, []).append(test)
+            self._by_file[file] = found
         return self._by_file[file]
 
     def _quickest(self, tests: Iterable[str], budget: float) -> tuple[list[str], float]:
@@ -89,9 +95,29 @@ def record(tree: Tree, folder: Path, tests: Sequence[str], jobs: int) -> Reach:
 
     Raises RuntimeError, with the output, if they did not run.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True)
     options = ["-p", "tests.audit.recorder", *(["-n", str(jobs), "--dist", "loadscope"] if jobs > 1 else [])]
     run = tree.run_all([*options, *tests], LIMIT, {FOLDER: str(folder)})
-    if run.outcome is Outcome.BROKEN or not any(folder.glob("*.json")):
+    if run.outcome is Outcome.BROKEN or not any(folder.iterdir()):
         raise RuntimeError(run.output)
     return Reach(folder)
+
+
+def recorded(tree: Tree, kept: Path, tests: Sequence[str], jobs: int) -> Reach:
+    """The recording of these tests and this product in the folder `kept`, made if there is none yet."""
+    name = _digest(tests)
+    if not (kept / name).exists():
+        unfinished = kept / f"{name}-{os.getpid()}"
+        record(tree, unfinished, tests, jobs)
+        unfinished.rename(kept / name)
+    return Reach(kept / name)
+
+
+def _digest(tests: Sequence[str]) -> str:
+    """Of the sources that decide what these tests execute."""
+    digest = hashlib.sha256(repr((sys.version, tests)).encode())
+    for folder in (*PACKAGES, "tests"):
+        for file in sorted((ROOT / folder).rglob("*")):
+            if file.suffix in (".py", ".c", ".h"):
+                digest.update(f"{file.relative_to(ROOT)} {hashlib.sha256(file.read_bytes()).hexdigest()}".encode())
+    return digest.hexdigest()[:16]

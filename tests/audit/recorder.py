@@ -1,46 +1,62 @@
-"""A plugin of pytest that records which lines each test executes, and how long it takes: `-p tests.audit.recorder`.
+"""A plugin of pytest that records what each test executes, and how long it takes: `-p tests.audit.recorder`.
 
-`KZCONSUMER_REACH` names the folder for it. Each process of pytest writes files of its own; programs that tests start
-are not followed.
+`KZCONSUMER_REACH` names the folder for it. Each process of pytest writes one file; programs that tests start are not
+followed.
 """
 
 from __future__ import annotations
 
-import json
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import coverage
+import msgspec
 import pytest
 
+from tests.audit.marks import Marks
+
 FOLDER = "KZCONSUMER_REACH"
-PACKAGES = ["kzconsumer", "plugins"]
+PACKAGES = ("kzconsumer", "plugins")
+SUFFIX = ".recorded"
+
+
+class Recording(msgspec.Struct):
+    """Of one process."""
+
+    places: list[tuple[str, int]]
+    """The file and the line of each mark."""
+    seconds: dict[str, float] = {}
+    """Of each test that passed."""
+    executed: dict[str, bytes] = {}
+    """The marks of each test, compressed; of no test ("") those of what imports execute before the first one."""
 
 
 class Recorder:
     def __init__(self, folder: Path) -> None:
-        self._seconds: dict[str, float] = {}
-        self._times = folder / f"{os.getpid()}.json"
-        self._coverage = coverage.Coverage(
-            data_file=str(folder / f"{os.getpid()}.lines"), source=PACKAGES, config_file=False, messages=False
-        )
-        self._coverage.start()
+        self._file = folder / f"{os.getpid()}{SUFFIX}"
+        self._marks = Marks(Path(__file__).parents[2], PACKAGES)
+        self._recording = Recording(self._marks.places)
+        self._not_passed: set[str] = set()
+        self._marks.install()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self._coverage.switch_context(item.nodeid)
+        before = self._marks.take()
+        self._recording.executed.setdefault("", zlib.compress(before))
         yield
-        self._coverage.switch_context("")
+        self._recording.executed[item.nodeid] = zlib.compress(self._marks.take())
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.passed:
-            self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0.0) + report.duration
+        if not report.passed:
+            self._not_passed.add(report.nodeid)
+        seconds = self._recording.seconds
+        seconds[report.nodeid] = seconds.get(report.nodeid, 0.0) + report.duration
 
     def pytest_sessionfinish(self) -> None:
-        self._coverage.stop()
-        self._coverage.save()
-        self._times.write_text(json.dumps(self._seconds))
+        for test in self._not_passed:
+            del self._recording.seconds[test]
+        self._file.write_bytes(msgspec.msgpack.encode(self._recording))
 
 
 def pytest_configure(config: pytest.Config) -> None:

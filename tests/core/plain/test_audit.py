@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from tests.audit import c_operators
 from tests.audit.__main__ import judge
+from tests.audit.marks import Marks
 from tests.audit.operators import Mutation, mutations
 from tests.audit.reach import Reach, record
+from tests.audit.recorder import SUFFIX, Recording
 from tests.audit.report import diffs
 from tests.audit.rooms import DECODER, FOLDERS, OUTSIDE, bugs_of, rooms
 from tests.audit.sample import draw, interval
@@ -146,13 +149,50 @@ def test_the_interval_of_a_rate(caught: int, of: int, expected: tuple[float, flo
     assert interval(caught, of) == pytest.approx(expected, abs=0.001)
 
 
+def test_statements_that_are_executed_are_marked(tmp_path: Path) -> None:
+    source = """'''Text.'''
+from __future__ import annotations
+class C:
+    def f(self, a):
+        try:
+            if a < 1:
+                return 1 // a
+            elif a > 5:
+                return 6
+        except ArithmeticError:
+            a = 7
+        match a:
+            case 7:
+                return lambda: 8
+            case _:
+                pass
+"""
+    marks = Marks(tmp_path, ["p"])
+    values: dict[str, Any] = {"marked__": marks.marked}
+    exec(marks.compile(source.encode(), str(tmp_path / "p" / "m.py")), values)
+
+    def taken() -> list[int]:
+        return sorted({line for executed, (_, line) in zip(marks.take(), marks.places, strict=True) if executed})
+
+    assert taken() == [3, 4]
+    assert values["C"]().f(6) == 6
+    assert taken() == [5, 6, 8, 9]
+    later = values["C"]().f(0)
+    assert taken() == [5, 6, 7, 10, 11, 12, 14]
+    assert later() == 8
+    assert taken() == [14]
+    assert {file for file, _ in marks.places} == {"p/m.py"}
+    assert values["C"].f.__code__.co_firstlineno == 4
+
+
 def test_who_imports_a_constant_judges_its_bugs(tmp_path: Path) -> None:
     """Reading it executes no line of its file."""
     file, reads = (
         "kzconsumer/brokers/protocol/error_codes.py",
         "tests/core/plain/test_protocol_error_codes.py::test_constants",
     )
-    (tmp_path / "1.json").write_text(json.dumps({reads: 0.01, "tests/core/plain/test_clock.py::test_now": 0.01}))
+    seconds = {reads: 0.01, "tests/core/plain/test_clock.py::test_now": 0.01}
+    (tmp_path / f"1{SUFFIX}").write_bytes(msgspec.msgpack.encode(Recording([], seconds)))
     bug = next(each for each in mutations(file, (ROOT / file).read_text()) if each.operator == "constant")
     assert Reach(tmp_path).tests_of(bug, budget=60) == ([reads], 0.01)
 
