@@ -233,6 +233,10 @@ class Sessions:
     def fetched_times(self) -> dict[TopicPartition, FetchedTimes]:
         return self.member.owned.fetched_times() if self.member is not None else {}
 
+    async def lose_recreated(self, owned: Collection[Progress]) -> None:
+        if self.member is not None:
+            await self.member.owned.lose_recreated(owned)
+
     async def plan(self, plans: Mapping[Progress, Plan]) -> Collection[Progress]:
         return await self.member.committer.plan(plans) if self.member is not None else ()
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
+import anyio
 import msgspec
 
-from kzconsumer.errors import NotOwnedError
+from kzconsumer.errors import BrokersUnreachableError, ConnectionLostError, NotOwnedError, SessionExpiredError
 from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.lag.partition import FetchedTimes
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.progress import Position, Progress
@@ -22,7 +24,12 @@ from kzconsumer.streams.cursor import StreamCursor
 from kzconsumer.zookeeper.operations import Stat
 from kzconsumer.zookeeper.watches import Watches, repeated, together
 
+log = get_logger("kzconsumer.group")
+
 T = TypeVar("T")
+
+# Seconds until brokers that did not answer are asked again.
+PAUSE: Final = 1.0
 
 # Nodes that are read together. The answers come in one turn of the event loop, for which records wait.
 VERIFIED_AT_ONCE = 32
@@ -149,6 +156,31 @@ class OwnedPartitions:
             await self.guard([begun])
         finally:
             self._fetch([begun])
+
+    async def lose_recreated(self, owned: Collection[Progress]) -> None:
+        """Lose those of these claims whose topics were deleted and created again since; all if the session has expired.
+
+        A topic that is missing loses none: what was read is of the topic that was deleted. Waits for a broker if topics
+        come from brokers. Raises ZooKeeperError.
+        """
+        while not all(progress.lost for progress in owned):
+            try:
+                present = await self._owners.present({progress.topic_partition.topic for progress in owned})
+            except ConnectionLostError:
+                continue
+            except BrokersUnreachableError as error:
+                log.info("metadata unavailable", reason=str(error), again=True)
+                await anyio.sleep(PAUSE)
+                continue
+            except SessionExpiredError:  # reported by `sessions`
+                for progress in owned:
+                    progress.close()
+                return
+            for progress in owned:
+                known = progress.incarnation
+                if not progress.lost and present.get(progress.topic_partition.topic, known) != known:
+                    self._committer.lose(progress, "its topic was deleted and created again")
+            return
 
     async def commit(self) -> None:
         """Store what is processed. A claim that turns out to be lost is closed at once."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Container, Iterable
+from contextlib import suppress
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 from kzconsumer.model import ConsumerThreadId
-from kzconsumer.registry.nodes import read_json
-from kzconsumer.zookeeper.operations import Check
+from kzconsumer.registry.nodes import decode_offset, of_earlier_topic, read_json
+from kzconsumer.zookeeper.operations import Check, Node
 
 # A plan in ZooKeeper has a set of offsets as a short text: `3 17-19`, relative to the first offset of the range.
 
@@ -165,6 +166,12 @@ class ClaimRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         at = self.position
         return at.leader_epoch if at is not msgspec.UNSET and at.offset == offset else -1
 
+    def has_stored(self, offset: int | None) -> bool:
+        """Whether the record says that it was written together with this offset, of the topic of its incarnation."""
+        at, mark = self.position, self._own_mark
+        of_position = at is not msgspec.UNSET and at.offset == offset
+        return of_position or (mark is not None and mark.until == offset)
+
     @property
     def committed_until(self) -> int | None:
         """Up to where the owner's destination is committed, of this topic and epoch; None if unknown."""
@@ -209,6 +216,21 @@ class ClaimRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             written=written or record.last_written or msgspec.UNSET,
         )
         return msgspec.structs.replace(record, mark=mark)
+
+
+def is_of_earlier_topic(offset: Node, record: ClaimRecord | None, incarnation: int) -> bool:
+    """Whether a stored offset is of an earlier topic of that name; `incarnation` is that of the present one.
+
+    A member that did not know yet of the new topic may have stored one since: its record says so. Others that were
+    stored since count: by original members, and by tools, which write the present incarnation into the record.
+    """
+    if record is not None and record.incarnation == f"{incarnation:#x}":
+        return False
+    if of_earlier_topic(offset.stat.mzxid, incarnation):
+        return True
+    with suppress(ValueError):
+        return record is not None and record.has_stored(decode_offset(offset.data))
+    return False
 
 
 def encode_claim_record(record: ClaimRecord) -> bytes:

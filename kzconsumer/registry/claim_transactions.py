@@ -34,11 +34,12 @@ from kzconsumer.registry.claim_record import (
     OwnerNode,
     decode_claim_record,
     encode_claim_record,
+    is_of_earlier_topic,
     refusal,
 )
 from kzconsumer.registry.cluster_topics import TopicSource
 from kzconsumer.registry.node_topics import incarnations
-from kzconsumer.registry.nodes import decode_offset, of_earlier_topic
+from kzconsumer.registry.nodes import decode_offset
 from kzconsumer.registry.paths import GroupPaths, is_number
 from kzconsumer.zookeeper.operations import Check, Create, Delete, Node, SetData, Stat
 from kzconsumer.zookeeper.session import ZooKeeperSession
@@ -269,6 +270,11 @@ class OwnerRegistry:
         """The incarnations of those topics that exist, readable or not."""
         return await (self._topics.incarnations(topics) if self._topics else incarnations(self._session, topics))
 
+    async def present(self, topics: Iterable[str]) -> dict[str, int]:
+        """As `incarnations`, of topics as they are now or later, however far this server lags behind."""
+        await self._session.sync()
+        return await self.incarnations(topics)
+
     async def _synced(self, path: str) -> Node | None:
         await self._session.sync(path)
         return await self._session.find(path)
@@ -302,14 +308,15 @@ class OwnerRegistry:
         topic is not of that incarnation any more. It is read after the record, whose version the claim checks: so the
         claim never replaces the record of a later incarnation.
         """
-        if found is not None:
-            if decode_claim_record(found.data).incarnation == f"{incarnation:#x}":
+        record = decode_claim_record(found.data) if found is not None else None
+        if record is not None:
+            if record.incarnation == f"{incarnation:#x}":
                 return None
             present = await repeated(partial(self.incarnations, [partition.topic]))
             if present.get(partition.topic) != incarnation:
                 raise TopicChangedError(partition.topic)
         offset = await repeated(partial(self._session.find, self._paths.offset(partition)))
-        return offset if offset is not None and of_earlier_topic(offset.stat.mzxid, incarnation) else None
+        return offset if offset is not None and is_of_earlier_topic(offset, record, incarnation) else None
 
     async def abandon(self, partition: TopicPartition) -> None:
         """Delete an owner node of this session without a claim; another session's stays."""

@@ -94,7 +94,9 @@ class BatchWriter:
             raise
         except SinkError as error:
             (part,) = work.parts.values()
-            part = await self._with_records(part, error)
+            part = await self._with_records(progress, part, error)
+            if progress.lost:
+                return  # as above
             kept = await quarantine.keep(part, str(error), partial(self._set_aside, part, work, error))
             if kept is not None:
                 log.error(
@@ -104,12 +106,14 @@ class BatchWriter:
             else:
                 progress.wrote(part.first, part.until)
 
-    async def _with_records(self, part: RangeData, failure: SinkError) -> RangeData:
+    async def _with_records(self, progress: Progress, part: RangeData, failure: SinkError) -> RangeData:
         """Raises SinkError if they have to be fetched, and cannot be."""
         if part.fetched:
             return part
         try:
-            return await self._owned.fetched(part)
+            with_records = await self._owned.fetched(part)
+            await self._owned.lose_recreated([progress])  # see `RangePlans.begin`
+            return with_records
         except KzConsumerError as error:
             why = f"the sink cannot write it ({failure}), nor can its records be fetched for the quarantine: {error}"
             raise SinkError(f"{part.range}: {why}") from error

@@ -45,6 +45,13 @@ class OwnedRanges(Protocol):
         """Whether this member may still act as the owner."""
         ...
 
+    async def lose_recreated(self, owned: Collection[Progress]) -> None:
+        """Lose those of these claims whose topics were deleted and created again; all if the session has expired.
+
+        Raises ZooKeeperError.
+        """
+        ...
+
     async def plan(self, plans: Mapping[Progress, Plan]) -> Collection[Progress]:
         """Store these ranges as in flight.
 
@@ -187,8 +194,15 @@ class RangePlans:
         A replay whose records differ from those planned is logged, or raises RangeChangedError. Raises ZooKeeperError
         when it is unknown whether the plans are stored.
         """
-        batch, parts = cut.batch, cut.parts
-        if batch.is_replay:
+        # A response to Fetch does not say which topic of that name it is of. So the topics are looked at here, when the
+        # records are at hand: if one is still that of the claim, so it was while they were fetched. If it is another
+        # one, its first records may be among them. Planned and written under the incarnation of the earlier topic, they
+        # would be written again when the partition is claimed as that of the new one. What was in hand of the earlier
+        # topic is lost with it. A sink that fetches looks once more, when it has the records.
+        await self._owned.lose_recreated(cut.parts)
+        parts = {progress: part for progress, part in cut.parts.items() if not progress.lost}
+        batch = cut.batch
+        if batch.is_replay and parts:
             ((progress, part),) = parts.items()
             plan = progress.replay
             assert plan is not None

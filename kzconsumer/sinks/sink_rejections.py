@@ -133,7 +133,9 @@ class Rejecting:
         """As a dead letter, which may have to wait for brokers, too; None if the claim is lost meanwhile."""
         while not progress.lost:
             try:
-                return await self._owned.message(partition, offset)
+                message = await self._owned.message(partition, offset)
+                await self._owned.lose_recreated([progress])  # see `RangePlans.begin`
+                return message
             except (ConnectionLostError, BrokersUnreachableError, BrokerError) as error:
                 if isinstance(error, BrokerError) and not error.retriable:
                     raise

@@ -23,6 +23,8 @@ class Owned:
         self.error = error
         self.made: list[list[int]] = []
 
+    async def lose_recreated(self, owned: Collection[Progress]) -> None: ...
+
     async def plan(self, plans: Mapping[Progress, Plan]) -> Collection[Progress]:
         return list(plans)
 

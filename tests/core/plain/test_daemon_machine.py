@@ -11,6 +11,7 @@ from hypothesis import Phase, settings
 from msgspec import structs
 
 from kzconsumer.model import TopicPartition
+from kzconsumer.registry import paths
 from kzconsumer.service.daemon import EXIT_UNFINISHED
 from kzconsumer.sinks.builtin import CallableSink
 from kzconsumer.sinks.interface import SinkContext
@@ -322,3 +323,44 @@ def test_a_daemon_whose_run_is_over_starts_no_sink_and_writes_nothing() -> None:
         assert "sink starting" not in events
         operations = [each for done in daemons.group.ensemble.log[before[1] :] for each in done.operations]
         assert [each for each in operations if not isinstance(each, Check)] == []
+
+
+@pytest.mark.parametrize("read", [0, 300], ids=["from the beginning", "from where the earlier one was"])
+@pytest.mark.parametrize("pace", [0.0, 2.0])
+def test_records_of_a_topic_that_was_created_again_unseen_are_written_once(pace: float, read: int) -> None:
+    """Their offsets are those that are due in the earlier topic, and no event says that it is another one."""
+    scene = Scene(brokers=2)
+    with simulated_daemons(1, scene, replayable=True) as daemons:
+        daemons.group.logs.grow("t", 2)
+        daemons.group.logs.stop()
+        daemons.group.logs.burst(read)
+        daemon = daemons.start(scene, pace, topics={"t": 1})
+        daemons.world.pass_time(8.0)
+        if pace:
+            daemons.group.logs.burst(10)
+            daemons.world.pass_time(1.5)  # it is writing these
+        daemons.recreate("t", 2, unseen=True)
+        daemons.group.logs.burst(2 * read + 100)
+        daemons.come_to_an_end(60.0)
+        lost = [each["reason"] for each in daemons.group.events if each["event"] == "partition lost"]
+        assert lost == ["its topic was deleted and created again"] * 2
+        assert daemon.task.result() == 0
+
+
+def test_what_is_in_hand_of_a_deleted_topic_is_written() -> None:
+    """Nobody else can read it any more."""
+    with simulated_daemons(1, Scene(brokers=2), replayable=True) as daemons:
+        partition = TopicPartition("t", 0)
+        daemons.group.logs.grow("t", 1)
+        daemons.group.logs.stop()
+        daemons.start(Scene(brokers=2), 0.0, topics={"t": 1})
+        daemons.world.pass_time(8.0)
+        daemons.group.logs.burst(10)
+        daemons.world.pass_time(0.2)
+        incarnation = daemons.incarnation("t")
+        for server in daemons.group.ensemble.servers:
+            server.forget_watches(paths.topic("t"))
+        daemons.group.logs.delete("t")
+        daemons.world.pass_time(3.0)
+        written = [each for each in daemons.destination.ranges if each.incarnation == incarnation]
+        assert [(each.topic_partition, each.until) for each in written] == [(partition, 10)]

@@ -270,6 +270,29 @@ def test_an_offset_from_before_the_topic_was_created_is_of_an_earlier_topic(
     assert (claimed.record.incarnation, claimed.record.epoch) == (f"{created:#x}", claimed_before)
 
 
+@pytest.mark.parametrize("of_ours", ["position", "mark", None])
+def test_an_offset_that_was_stored_late_is_of_the_earlier_topic(of_ours: str | None) -> None:
+    """Its member did not know yet that the topic had been created again, and died before it could delete it."""
+    clients = Clients()
+    ensemble = clients.ensemble
+    record = ClaimRecord(1, "range", "0x1")
+    if of_ours == "mark":
+        record = ClaimRecord(1, "range", "0x1", fingerprint="f").after(7, None, 0)
+    elif of_ours == "position":
+        record = record.after(7, None, 0, leader_epoch=3)
+    ensemble.make(topic(PARTITION.topic))
+    ensemble.make(RECORD, encode_claim_record(record))
+    ensemble.make(OFFSET, b"7")
+    created = ensemble.tree.nodes[topic(PARTITION.topic)].czxid
+
+    async def script(session: ZooKeeperSession) -> Claimed:
+        claimed = await registry(session).claim(PARTITION, FIRST, created)
+        assert isinstance(claimed, Claimed)
+        return claimed
+
+    assert clients.play(script).stored == (7 if of_ours is None else None)
+
+
 @pytest.mark.parametrize("deleted", [False, True], ids=["recreated", "deleted"])
 def test_a_claim_of_an_earlier_topic_does_not_replace_the_record_of_a_later_one(deleted: bool) -> None:
     """Its plan is of a range of the later topic, which that topic's next owner has to finish."""
@@ -331,3 +354,18 @@ def test_containers_that_another_member_has_begun_to_make_are_completed() -> Non
             assert isinstance(await owners.claim(partition, FIRST, 0x2A), Claimed)
 
     clients.play(script)
+
+
+def test_a_server_that_lags_behind_says_what_topics_are_there_now() -> None:
+    clients = Clients(lag=(0.4, 0.8))
+    path, tree = topic(PARTITION.topic), clients.ensemble.tree
+    clients.ensemble.make(path)
+
+    async def script(session: ZooKeeperSession) -> dict[str, int]:
+        owners = registry(session)
+        before = await owners.present([PARTITION.topic])
+        clients.ensemble.operate(Delete(path, -1), Create(path, b""))
+        assert await owners.incarnations([PARTITION.topic]) == before, "it does not lag behind"
+        return await owners.present([PARTITION.topic])
+
+    assert clients.play(script) == {PARTITION.topic: tree.nodes[path].czxid}

@@ -240,9 +240,12 @@ class DaemonMachine(ServersMachine):
         self.group.logs.grow(topic, 1)
         self.wait(wait)
 
-    @rule(wait=WAITS)
-    def recreate_topic(self, wait: float) -> None:
-        self.daemons.recreate("t", 2)
+    @rule(unseen=st.booleans(), wait=WAITS)
+    def recreate_topic(self, unseen: bool, wait: float) -> None:
+        """Daemons that write exactly once find out by its records if no watch reports it."""
+        self.daemons.recreate("t", 2, unseen=unseen and self.daemons.replayable)
+        if unseen:
+            self.group.logs.burst(40)
         self.wait(wait)
 
     @invariant()

@@ -47,12 +47,18 @@ class Destination:
         self._daemons = daemons
         self._taken: dict[RangeIdentity, str] = {}
         self._aside: set[RangeIdentity] = set()
-        self._records: dict[tuple[TopicPartition, bytes | None, int], RangeIdentity] = {}  # by key and offset
+        # By key, which is another one in each topic, and offset.
+        self._records: dict[tuple[TopicPartition, bytes | None, int], RangeIdentity] = {}
         self.went_back = False
         """A claim that is older may find that a range is missing which it must have."""
 
     def has(self, ranges: Sequence[RangeIdentity]) -> list[RangeIdentity]:
         return [each for each in ranges if each in self._taken]
+
+    @property
+    def ranges(self) -> Collection[RangeIdentity]:
+        """What it has taken."""
+        return self._taken.keys()
 
     def take(self, batch: Batch, name: str) -> None:
         """What a daemon of this name has sent. Raises DestinationWentBackError, OSError for a range set aside."""
@@ -81,9 +87,7 @@ class Destination:
     def _take_records(self, part: RangeData, name: str) -> None:
         for message in part.messages():
             record = part.topic_partition, message.key, message.offset
-            before = self._records.get(record)
-            # A member that does not know yet of a new topic has its first records for those of the earlier one.
-            if before is not None and before.incarnation == part.incarnation:
+            if (before := self._records.get(record)) is not None:
                 self._daemons.violated(f"{name} writes {record} in {part.identity}, and it is there in {before}")
                 return
             self._records[record] = part.identity

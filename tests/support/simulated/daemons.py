@@ -153,7 +153,11 @@ class Daemons:
         position = SetData(self.group.paths.offset(partition), b"%d" % offset, -1)
         self.group.ensemble.operate(SetData(path, encode_claim_record(changed), -1), position)
 
-    def recreate(self, topic: str, partitions: int) -> None:
+    def recreate(self, topic: str, partitions: int, *, unseen: bool = False) -> None:
+        """`unseen`: no watch reports it."""
+        if unseen:
+            for server in self.group.ensemble.servers:
+                server.forget_watches(paths.topic(topic))
         self.may_lack_topics_until = self.world.now + SESSION_TIMEOUT
         self.group.broker_faults.recreate(topic, partitions, 0.0)
 

@@ -29,6 +29,8 @@ EVENTS: Mapping[str, Callable[[ReplayMachine], object]] = {
     "cut off before the range": lambda machine: machine.cut_off(450),
     "retained": lambda machine: machine.daemons.retain(machine.partition(0), machine.planned_from + 100),
     "compacted": lambda machine: machine.daemons.compact(machine.partition(0), machine.planned_from + 100),
+    "another topic": lambda machine: machine.recreate(unseen=False),
+    "another topic, unseen": lambda machine: machine.recreate(unseen=True),
 }
 """What happens to the log of the first partition before another daemon comes."""
 COPIES = st.sampled_from(("none", "none", "none", "before the range", "before all"))
@@ -129,6 +131,12 @@ class ReplayMachine(DaemonMachine):
         """An unclean election; others are produced in their place."""
         self.daemons.cut_off(self.partition(0), lost)
         self.group.logs.grow_log(self.partition(0), 100)
+
+    def recreate(self, *, unseen: bool) -> None:
+        """The new topic is longer than the earlier one was: no offset of that one is out of range."""
+        self.daemons.recreate("t", len(self.group.logs.partitions), unseen=unseen)
+        for partition in self.group.logs.partitions:
+            self.group.logs.grow_log(partition, 1000)
 
     def republish(self) -> None:
         """Nothing is written behind what the destination has lost, until an operator resets the offsets."""

@@ -10,7 +10,7 @@ import msgspec
 from kzconsumer.display import plural, some
 from kzconsumer.errors import GroupInUseError
 from kzconsumer.model import TopicPartition
-from kzconsumer.registry import paths
+from kzconsumer.registry import claim_record, paths
 from kzconsumer.registry.claim_record import (
     Blocked,
     BlockedBy,
@@ -20,7 +20,7 @@ from kzconsumer.registry.claim_record import (
     owning_member,
 )
 from kzconsumer.registry.group_records import Registration, decode_registration, streams_by_topic
-from kzconsumer.registry.nodes import decode_offset, decode_topic, decode_topic_id, of_earlier_topic
+from kzconsumer.registry.nodes import decode_offset, decode_topic, decode_topic_id
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.operations import Create, Delete, Node, Operation
 from kzconsumer_tools.node_changes import partition_of
@@ -209,10 +209,7 @@ def is_of_earlier_topic(nodes: GroupNodes, partition: TopicPartition) -> bool:
         return False
     if topic.incarnation is None:
         return True
-    record = record_of(nodes, partition)
-    if record is not None and record.incarnation == f"{topic.incarnation:#x}":
-        return False
-    return of_earlier_topic(node.stat.mzxid, topic.incarnation)
+    return claim_record.is_of_earlier_topic(node, record_of(nodes, partition), topic.incarnation)
 
 
 def owner_of(node: Node) -> str:

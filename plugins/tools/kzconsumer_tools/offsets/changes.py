@@ -129,7 +129,8 @@ class OffsetChange(msgspec.Struct, frozen=True):
     def changed(self, group: GroupPaths, incarnation: int | None = None) -> list[NodeChange]:
         """The nodes that change together: the offset first, then the claim record if there is one.
 
-        `incarnation`: of the topic; if it is known, a record is made where a leader epoch needs one.
+        `incarnation`: of the topic that the offset is of from now on, as the record says then. If it is known, a record
+        is made where a leader epoch needs one.
         """
         if not self.changes:
             return []
@@ -141,6 +142,8 @@ class OffsetChange(msgspec.Struct, frozen=True):
         record = self.nodes.claim
         if record is not None:
             record = msgspec.structs.replace(record, epoch=record.epoch + 1, plan=None, position=position)
+            if incarnation is not None:
+                record = msgspec.structs.replace(record, incarnation=f"{incarnation:#x}")
         elif known and incarnation is not None:
             record = ClaimRecord(CLAIM_RECORD_VERSION, "", f"{incarnation:#x}", position=position)
         if record is None:
