@@ -50,11 +50,11 @@ if TYPE_CHECKING:
         UnsupportedVersionError,
         ZooKeeperError,
     )
-    from kzconsumer.group.listener import RebalanceListener
+    from kzconsumer.group.rebalance_listener import RebalanceListener
     from kzconsumer.model import TopicPartition
     from kzconsumer.offsets.progress import Message, Position
     from kzconsumer.settings.settings import Settings
-    from kzconsumer.settings.values import Exclude, Include
+    from kzconsumer.settings.value_readers import Exclude, Include
     from kzconsumer.sinks.interface import RecordsRejectedError, Rejected
 
 _HOME = {
@@ -65,8 +65,8 @@ _HOME = {
     "ConsumerConnector": "consumer",
     "CoordinatorError": "errors",
     "CorruptRecordError": "errors",
-    "Exclude": "settings.values",
-    "Include": "settings.values",
+    "Exclude": "settings.value_readers",
+    "Include": "settings.value_readers",
     "KafkaStream": "consumer",
     "KzConsumerError": "errors",
     "Message": "offsets.progress",
@@ -76,7 +76,7 @@ _HOME = {
     "OffsetLostError": "errors",
     "PluginError": "errors",
     "Position": "offsets.progress",
-    "RebalanceListener": "group.listener",
+    "RebalanceListener": "group.rebalance_listener",
     "RecordRejectedError": "errors",
     "RecordsRejectedError": "sinks.interface",
     "Rejected": "sinks.interface",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from kzconsumer.brokers.protocol.log_reads import EARLIEST, LATEST, ListedOffset
 from kzconsumer.errors import NotOwnedError
-from kzconsumer.group.listener import RebalanceListener
+from kzconsumer.group.rebalance_listener import RebalanceListener
 from kzconsumer.model import TopicPartition, checked_offset, checked_time
 from kzconsumer.offsets.progress import Message, Position
 from kzconsumer.plugins import is_async, misfit
@@ -18,7 +18,7 @@ from kzconsumer.registry.group_records import GroupRun, Registration
 from kzconsumer.rejected import RejectedRecord
 from kzconsumer.sessions import Sessions
 from kzconsumer.settings.settings import Settings
-from kzconsumer.settings.values import TopicFilter, read_topic
+from kzconsumer.settings.value_readers import TopicFilter, read_topic
 from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue
 from kzconsumer.streams.cursor import StreamCursor, Unacknowledged
 

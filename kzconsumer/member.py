@@ -36,9 +36,9 @@ from kzconsumer.fetcher.record_times import RecordTimes
 from kzconsumer.group.assignment import GroupSnapshot
 from kzconsumer.group.claim_and_release import Claimer
 from kzconsumer.group.group_overview import Overview
-from kzconsumer.group.listener import ListenerCalls
 from kzconsumer.group.membership import ConsumerRegistry, Membership, SnapshotReader
 from kzconsumer.group.owned_partitions import OwnedPartitions
+from kzconsumer.group.rebalance_listener import ListenerCalls
 from kzconsumer.group.rebalancer import Rebalancer, RebalanceTrigger
 from kzconsumer.group.reconciler import Notices, Reconciler
 from kzconsumer.lag.partition import Why

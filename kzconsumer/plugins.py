@@ -19,7 +19,7 @@ import msgspec
 
 from kzconsumer.errors import PLUGIN_FAULTS, ConfigError, PluginError, UnknownPluginError
 from kzconsumer.installation import pip_install
-from kzconsumer.settings.tables import nearest
+from kzconsumer.settings.table_reader import nearest
 
 ASSIGNORS = "kzconsumer.assignors"
 SINKS = "kzconsumer.sinks"

@@ -31,7 +31,7 @@ from kzconsumer.security.tokens import token_of
 from kzconsumer.settings.layers import read_secret
 from kzconsumer.settings.sections import BrokersSettings
 from kzconsumer.settings.settings import Settings
-from kzconsumer.settings.values import RejectPolicy
+from kzconsumer.settings.value_readers import RejectPolicy
 from kzconsumer.threads import in_thread
 
 

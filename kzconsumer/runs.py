@@ -50,7 +50,7 @@ from kzconsumer.registry.group_records import (
 from kzconsumer.registry.nodes import decode_offset
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.settings import Settings
-from kzconsumer.settings.values import FAIL
+from kzconsumer.settings.value_readers import FAIL
 from kzconsumer.zookeeper.operations import Node
 from kzconsumer.zookeeper.watches import repeated, together
 

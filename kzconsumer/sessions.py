@@ -27,8 +27,8 @@ from kzconsumer.errors import ConnectionLostError, KzConsumerError, SessionExpir
 from kzconsumer.fetcher.fetch_rules import Looking, decoding
 from kzconsumer.group.assignment import assignment
 from kzconsumer.group.fitness import HoldDown
-from kzconsumer.group.listener import ListenerCalls, RebalanceListener
 from kzconsumer.group.membership import new_consumer_id
+from kzconsumer.group.rebalance_listener import ListenerCalls, RebalanceListener
 from kzconsumer.lag.partition import FetchedTimes, Why
 from kzconsumer.logs.logger import facts, get_logger
 from kzconsumer.member import ConnectorState, Member

@@ -63,7 +63,7 @@ class Parser(argparse.ArgumentParser):
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
-            from kzconsumer.settings.tables import nearest
+            from kzconsumer.settings.table_reader import nearest
 
             near = nearest(str(value), map(str, action.choices or ()))
             if near is not None:

@@ -34,7 +34,7 @@ from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.progress import Progress
 from kzconsumer.registry.claim_record import Plan
-from kzconsumer.settings.values import FAIL, LARGEST, SMALLEST
+from kzconsumer.settings.value_readers import FAIL, LARGEST, SMALLEST
 
 log = get_logger("kzconsumer.fetcher")
 

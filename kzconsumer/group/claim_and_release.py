@@ -14,8 +14,8 @@ import msgspec
 
 from kzconsumer.errors import KzConsumerError, NotPermittedError, SessionExpiredError, TopicChangedError, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
-from kzconsumer.group.listener import ListenerCalls
 from kzconsumer.group.owned_partitions import OwnedPartition, OwnedPartitions
+from kzconsumer.group.rebalance_listener import ListenerCalls
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.claim_start import Adopter

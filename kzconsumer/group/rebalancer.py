@@ -29,9 +29,9 @@ from kzconsumer.errors import (
 )
 from kzconsumer.group.assignment import AssignmentChange, GroupSnapshot, compare, wanted_by
 from kzconsumer.group.claim_and_release import REVOKE_DEADLINE_WITH_ORIGINALS, Claimer
-from kzconsumer.group.listener import ListenerCalls
 from kzconsumer.group.membership import Membership, SnapshotReader
 from kzconsumer.group.owned_partitions import OwnedPartitions
+from kzconsumer.group.rebalance_listener import ListenerCalls
 from kzconsumer.group.reconcile_rules import needs_looking
 from kzconsumer.group.reconciler import Notices, Reconciler
 from kzconsumer.logs.logger import facts, get_logger

@@ -1,3 +1,4 @@
-"""One model of how far behind a group is and whether it is well, of which every view is made. Read `partition`, then
-`totals`.
+"""One model of how far behind a group is and whether it is well, of which every view is made.
+
+Read `partition` (lag, rate and time left of one, and why each is unknown), then `totals` (their sums, and the verdict).
 """

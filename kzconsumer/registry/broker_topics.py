@@ -44,7 +44,7 @@ from kzconsumer.registry.nodes import (
 )
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.sections import BrokersSettings
-from kzconsumer.settings.values import host_and_port
+from kzconsumer.settings.value_readers import host_and_port
 from kzconsumer.zookeeper.operations import Node
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches, together

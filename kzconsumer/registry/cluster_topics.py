@@ -27,7 +27,7 @@ from kzconsumer.registry.nodes import (
 )
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.settings import Settings
-from kzconsumer.settings.tables import nearest
+from kzconsumer.settings.table_reader import nearest
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
 

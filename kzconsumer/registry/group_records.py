@@ -9,7 +9,15 @@ import msgspec
 from kzconsumer.model import MOST_STREAMS, TopicPartition
 from kzconsumer.registry.nodes import MOST_SHOWN, read_json, read_object
 from kzconsumer.settings.sections import SubscriptionSettings
-from kzconsumer.settings.values import BLACK_LIST, WHITE_LIST, Exclude, Include, TopicFilter, is_local, read_listen
+from kzconsumer.settings.value_readers import (
+    BLACK_LIST,
+    WHITE_LIST,
+    Exclude,
+    Include,
+    TopicFilter,
+    is_local,
+    read_listen,
+)
 from kzconsumer.zookeeper.operations import Node, path_fault
 
 

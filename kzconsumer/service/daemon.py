@@ -270,7 +270,7 @@ class Daemon:
         if self.settings.status.listen is None:
             yield
             return
-        from kzconsumer.status.server import serving
+        from kzconsumer.status.status_server import serving
 
         async with serving(self._observer):
             yield

@@ -18,7 +18,7 @@ from kzconsumer.errors import ConfigError, PluginError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.service.systemd import ServiceReport
 from kzconsumer.settings.settings import Settings
-from kzconsumer.settings.tables import keys_of
+from kzconsumer.settings.table_reader import keys_of
 from kzconsumer.threads import in_thread
 
 log = get_logger("kzconsumer")

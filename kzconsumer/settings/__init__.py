@@ -1,12 +1,14 @@
 """The group's file as frozen structs. Read `sections` first; the names below are for plugins.
 
-- Which value counts: `layers` (defaults, files, environment, flags). As one struct: `settings`.
-- How one is read: `tables`, `values`; `bounded_match`: expressions that others write.
+- `sections`: the keys, their defaults and bounds. Which value counts: `layers` (defaults, files, environment, flags;
+  also secrets in files). As one struct, and as it is shown: `settings`.
+- How a table is read, and what is said of a fault: `table_reader`. Values that need more than a type and bounds
+  (addresses, topics, times): `value_readers`. `bounded_match`: expressions that others write.
 """
 
 from kzconsumer.display import redacted, redacted_text
 from kzconsumer.settings.layers import read_secret
-from kzconsumer.settings.tables import (
+from kzconsumer.settings.table_reader import (
     ByteSize,
     Duration,
     PositiveDuration,

@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Meta
 
 from kzconsumer.model import MOST_STREAMS, TopicPartition, Wants
-from kzconsumer.settings.tables import ByteSize, Duration, PositiveDuration, Table
-from kzconsumer.settings.values import (
+from kzconsumer.settings.table_reader import ByteSize, Duration, PositiveDuration, Table
+from kzconsumer.settings.value_readers import (
     AtLeastOne,
     BrokerAddress,
     Connect,

@@ -31,8 +31,8 @@ from kzconsumer.settings.sections import (
     SubscriptionSettings,
     ZooKeeperSettings,
 )
-from kzconsumer.settings.tables import Table, keys_of, read_table, tables_of
-from kzconsumer.settings.values import read_name
+from kzconsumer.settings.table_reader import Table, keys_of, read_table, tables_of
+from kzconsumer.settings.value_readers import read_name
 
 
 class _SettingsFile(Table, frozen=True, kw_only=True):

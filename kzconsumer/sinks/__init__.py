@@ -1,9 +1,9 @@
 """Sinks and what runs them. Read `interface` (for authors), then `runner`, which also says what a stop does to a batch.
 
-- What a sink can do, and what its answers mean: `capabilities`. The core's own: `builtin`.
+- What a sink can do: `capabilities`; what it means if it raises: `sink_failures`. The core's own: `builtin`.
 - A batch: `batch_builder` cuts it at the limits of `[batch]` (records, bytes, time), `range_plans` stores what is about
-  to be written (and gives a sink's errors their meaning), `batch_writer` writes it, alone or range by range, into
-  `quarantine` what cannot be; `sink_rejections`: single records.
+  to be written, and asks the destination; `batch_writer` writes it, alone or range by range, into `quarantine` what
+  cannot be; `sink_rejections`: single records.
 """
 
 from __future__ import annotations

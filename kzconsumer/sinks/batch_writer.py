@@ -29,7 +29,8 @@ from kzconsumer.sinks.batch_builder import OwnedBatch
 from kzconsumer.sinks.capabilities import Capabilities, require_written
 from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError, Rejected, Sink, Steps
 from kzconsumer.sinks.quarantine import RangeQuarantine
-from kzconsumer.sinks.range_plans import OwnedRanges, RangePlans, sink_failures
+from kzconsumer.sinks.range_plans import OwnedRanges, RangePlans
+from kzconsumer.sinks.sink_failures import sink_failures
 from kzconsumer.sinks.sink_rejections import Policy, Rejecting, Separating
 
 log = get_logger("kzconsumer.sink")

@@ -25,7 +25,7 @@ from kzconsumer.errors import PLUGIN_FAULTS, SinkError, raised
 from kzconsumer.offsets.progress import Message
 from kzconsumer.plugins import load_async_function
 from kzconsumer.records.forms import Content, Headers, content
-from kzconsumer.settings.tables import read_table
+from kzconsumer.settings.table_reader import read_table
 from kzconsumer.sinks.capabilities import require_written
 from kzconsumer.sinks.interface import Batch, RecordsRejectedError, SinkContext
 

@@ -18,7 +18,7 @@ from kzconsumer.model import RangeIdentity, Wants
 from kzconsumer.offsets.start_rules import Destination
 from kzconsumer.plugins import SINKS, described, is_async, load_chosen, misfit
 from kzconsumer.settings.settings import Settings
-from kzconsumer.settings.tables import faults_in
+from kzconsumer.settings.table_reader import faults_in
 from kzconsumer.sinks.interface import (
     Accountable,
     Batch,

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import uuid
-from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 import anyio
 import msgspec
 
 from kzconsumer.errors import (
-    PLUGIN_FAULTS,
-    KzConsumerError,
     RangeChangedError,
     SessionExpiredError,
     SinkError,
-    ZooKeeperError,
-    raised,
 )
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
@@ -30,6 +24,7 @@ from kzconsumer.registry.claim_record import Plan, Spans
 from kzconsumer.sinks.batch_builder import OwnedBatch
 from kzconsumer.sinks.capabilities import Capabilities
 from kzconsumer.sinks.interface import Batch, Found, RangeData, StepNotRecordedError, Steps
+from kzconsumer.sinks.sink_failures import sink_failures
 from kzconsumer.zookeeper.session import Lease
 
 
@@ -99,27 +94,6 @@ class OwnedRanges(Protocol):
         Raises SessionExpiredError, ZooKeeperError.
         """
         ...
-
-
-@contextmanager
-def sink_failures(name: str) -> Iterator[None]:
-    """What a sink raises becomes SinkError, with the sink's name.
-
-    Errors of the package pass, except those of recording a step: then the write has failed.
-    """
-    try:
-        yield
-    except (StepNotRecordedError, ZooKeeperError) as error:
-        raise SinkError(f"sink {name}: {error}") from error
-    except KzConsumerError:
-        raise
-    except PLUGIN_FAULTS as error:
-        raise SinkError(f"sink {name}: {raised(error)}") from error
-    except asyncio.CancelledError as error:
-        # A future that it awaits may be cancelled by anybody. Passed on, that would end the member as a stop does.
-        if (task := asyncio.current_task()) is None or task.cancelling():
-            raise
-        raise SinkError(f"sink {name}: {raised(error)}: something that it awaited was cancelled") from error
 
 
 # Seconds. `has` may first publish the files of a member that died, on a slow disk.

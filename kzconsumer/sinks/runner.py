@@ -26,7 +26,8 @@ from kzconsumer.sinks.batch_writer import BatchWriter
 from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Batch, Sink
 from kzconsumer.sinks.quarantine import RangeQuarantine
-from kzconsumer.sinks.range_plans import OwnedRanges, RangePlans, sink_failures
+from kzconsumer.sinks.range_plans import OwnedRanges, RangePlans
+from kzconsumer.sinks.sink_failures import sink_failures
 from kzconsumer.sinks.sink_rejections import Policy
 from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream, ManyQueues
 

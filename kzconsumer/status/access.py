@@ -8,7 +8,7 @@ from http import HTTPStatus
 from kzconsumer.errors import ConfigError
 from kzconsumer.settings.layers import read_secret
 from kzconsumer.settings.sections import StatusSettings
-from kzconsumer.settings.values import is_loopback
+from kzconsumer.settings.value_readers import is_loopback
 
 
 def load_token(status: StatusSettings, source: str) -> bytes | None:

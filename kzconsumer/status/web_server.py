@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 from kzconsumer import connecting
 from kzconsumer.errors import CannotListenError
 from kzconsumer.logs.logger import get_logger
-from kzconsumer.settings.values import host_and_port
+from kzconsumer.settings.value_readers import host_and_port
 from kzconsumer.status.access import refusal
 
 # The member needs its file descriptors for ZooKeeper and brokers, and asyncio's own server has no limit. At ours the

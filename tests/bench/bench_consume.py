@@ -29,8 +29,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from kzconsumer.logs import setup
-from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_sandbox.servers.sandbox import Sandbox
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.bench import bench_delays
 from tests.bench.bench_rest import LOADS, SECONDS, Load, RestRun, measure_rest, rest_section
 from tests.bench.client import CLIENTS

@@ -24,7 +24,7 @@ import anyio.to_thread
 from kzconsumer import clock
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.flow import flow
 from tests.support.original import console_consumer
 from tests.support.printing_member import printing_member

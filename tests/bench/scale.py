@@ -32,8 +32,8 @@ from kzconsumer.model import ConsumerThreadId
 from kzconsumer.zookeeper.operations import ConnectString
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import together
-from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_sandbox.servers.sandbox import Sandbox
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.bench import scale_simulated
 from tests.bench.report import Spread
 from tests.bench.scale_members import Progress

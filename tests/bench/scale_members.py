@@ -20,7 +20,7 @@ import msgspec
 import kzconsumer
 from kzconsumer import clock
 from kzconsumer.consumer import ConsumerConnector
-from kzconsumer.group.listener import RebalanceListener
+from kzconsumer.group.rebalance_listener import RebalanceListener
 from kzconsumer.logs import setup
 from kzconsumer.model import TopicPartition
 from kzconsumer.zookeeper.link import Link

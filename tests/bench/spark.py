@@ -33,8 +33,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from kzconsumer.logs import setup
-from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_sandbox.servers.sandbox import Sandbox
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.bench.process_tree import processor_seconds
 from tests.bench.spark_report import Report, Run, Section, section, table
 from tests.bench.spark_sides import Round, Side, on_cluster, ours, source, theirs

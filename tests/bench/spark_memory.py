@@ -21,8 +21,8 @@ from pathlib import Path
 import anyio
 from pyspark.sql import DataFrame
 
-from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_sandbox.servers.sandbox import Sandbox
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from kzconsumer_spark import GroupSource
 from tests.bench.spark_source import session_in
 from tests.support.producing import Sent, produce

@@ -27,8 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 from kzconsumer.logs import setup
-from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_sandbox.servers.sandbox import Sandbox
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.bench.process_tree import processor_seconds
 from tests.bench.spark import BROKER, TUNING
 from tests.bench.spark_sides import ours

@@ -13,7 +13,7 @@ from random import Random
 import anyio
 
 from kzconsumer_sandbox.servers.jars import cache_folder
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.interop.evidence import Evidence, Kind
 from tests.interop.history import history
 from tests.interop.judge import Verdict, judge

@@ -33,7 +33,7 @@ from rich.table import Table
 from kzconsumer.logs import setup
 from kzconsumer_sandbox.servers.jars import NEWEST, find_java, resolve_jars
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.soak.group import Slow, SoakGroup, With, Without, Written
 from tests.soak.process import Held
 from tests.support import chaos

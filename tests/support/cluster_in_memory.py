@@ -11,7 +11,7 @@ from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
 from kzconsumer_tools.groups.group_lag import LogRange
 from kzconsumer_tools.groups.group_reader import NodeTopicsRead, Topics
-from kzconsumer_tools.offsets.changes import NO_OFFSET
+from kzconsumer_tools.offsets.offset_changes import NO_OFFSET
 
 
 class Cluster(ClusterAccess):

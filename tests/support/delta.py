@@ -16,9 +16,9 @@ import pytest
 from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import RangeData
-from kzconsumer_files.names import TargetOwner
 from kzconsumer_files.parquet import record_table, write_records
 from kzconsumer_files.publication import StagedRange
+from kzconsumer_files.range_names import TargetOwner
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.worker.range_writers import TableTarget
 from kzconsumer_spark.worker_protocol.messages import BatchRange, ToDelta

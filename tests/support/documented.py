@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
 

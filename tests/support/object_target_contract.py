@@ -17,13 +17,13 @@ from kzconsumer.errors import ConfigError, DestinationWentBackError
 from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer_files.fold_plan import Span
 from kzconsumer_files.holdings import files
-from kzconsumer_files.names import RangeOverlap, TargetOwner, data_file, identity_of
 from kzconsumer_files.object_store import ObjectStore as Place
 from kzconsumer_files.object_store import StoreUnavailable
 from kzconsumer_files.object_target import ObjectTarget
 from kzconsumer_files.parquet import ParquetSink
 from kzconsumer_files.private_directory import PrivateDirectory, local_attempts
 from kzconsumer_files.publication import NotPublished, SetAside, StagedRange
+from kzconsumer_files.range_names import RangeOverlap, TargetOwner, data_file, identity_of
 from kzconsumer_spark.worker_protocol.messages import BatchRange
 from tests.support.batch_ranges import batch_range
 from tests.support.object_store import ObjectStore
@@ -199,7 +199,7 @@ class ObjectTargetContract:
 
         looks = iter([False, True])
         with monkeypatch.context() as before:
-            before.setattr("kzconsumer_files.names.named_after", lambda topic, name, most=0: name(topic))
+            before.setattr("kzconsumer_files.range_names.named_after", lambda topic, name, most=0: name(topic))
             assert publish(earlier, parts[0]) == publish(earlier, parts[1], parts[0]) == 1
             assert earlier.set_aside(identity_of(parts[2]), 3)
             with pytest.raises(TimeoutError):

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from kzconsumer.model import RangeIdentity
-from kzconsumer_files.names import TargetOwner, data_file, named, range_name
+from kzconsumer_files.directory_target import AnyTarget
 from kzconsumer_files.private_directory import PrivateDirectory
 from kzconsumer_files.publication import SetAside, StagedRange
-from kzconsumer_files.target import AnyTarget
+from kzconsumer_files.range_names import TargetOwner, data_file, named, range_name
 from kzconsumer_spark.worker_protocol.messages import BatchRange
 from tests.support.batch_ranges import batch_range
 from tests.support.published_spans import published_spans

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kzconsumer.model import RangeIdentity
+from kzconsumer_files.directory_target import AnyTarget
 from kzconsumer_files.fold_plan import Span
-from kzconsumer_files.names import named, range_name
-from kzconsumer_files.target import AnyTarget
+from kzconsumer_files.range_names import named, range_name
 
 
 def published_spans(target: AnyTarget, part: RangeIdentity) -> list[Span]:

@@ -8,7 +8,7 @@ import anyio
 from confluent_kafka.admin import AdminClient
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.zookeeper_sessions import session
 
 LIMIT = 40.0

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, TopicPartition
 from kzconsumer_sandbox.servers.configuration import QUICK_START
 from kzconsumer_sandbox.servers.jars import KafkaVersion
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.class_archive import writing
 from tests.support.producing import Sent, compatibility, produce
 

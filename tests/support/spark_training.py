@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kzconsumer.model import Broker
 from kzconsumer.settings.settings import Settings
-from kzconsumer_files.names import TargetOwner
+from kzconsumer_files.range_names import TargetOwner
 from kzconsumer_spark.daemon.marked_destination import destination_for
 from kzconsumer_spark.executors.planned_topics import KafkaRegistry
 from kzconsumer_spark.ranges.batch import SparkBatch

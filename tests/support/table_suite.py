@@ -14,8 +14,8 @@ import pytest
 
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import RangeData
-from kzconsumer_files.names import TargetOwner, range_names
 from kzconsumer_files.publication import SetAside
+from kzconsumer_files.range_names import TargetOwner, range_names
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.destinations.table_history import Overtaken

@@ -12,7 +12,7 @@ from kzconsumer.brokers.protocol.log_reads import EARLIEST_LOCAL, ListOffsetsReq
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer_sandbox.servers.jars import NEWEST, classpath, resolve_jars
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.producing import Sent, produce
 from tests.support.programs import JAVAC, need
 from tests.support.servers import Servers

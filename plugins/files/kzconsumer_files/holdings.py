@@ -21,10 +21,10 @@ import pyarrow.parquet as pq
 
 from kzconsumer.model import OffsetRange
 from kzconsumer.sinks.interface import HeldRange
+from kzconsumer_files.directory_target import AnyTarget
 from kzconsumer_files.fold_plan import Span
 from kzconsumer_files.ledger import Folded
-from kzconsumer_files.names import LedgerEntry, NamedRange, parsed, range_name
-from kzconsumer_files.target import AnyTarget
+from kzconsumer_files.range_names import LedgerEntry, NamedRange, parsed, range_name
 
 _READERS: Final = 8
 _PIECE: Final = 1 << 20

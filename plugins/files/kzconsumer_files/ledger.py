@@ -19,7 +19,7 @@ from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import RangeIdentity
 from kzconsumer_files import fold_plan
 from kzconsumer_files.fold_plan import Item, Span
-from kzconsumer_files.names import LedgerEntry, RangeOverlap, named, parsed, range_name, require_apart
+from kzconsumer_files.range_names import LedgerEntry, RangeOverlap, named, parsed, range_name, require_apart
 
 # The files of a ledger: an entry for each range, and folded items that replace entries of consecutive ranges.
 #

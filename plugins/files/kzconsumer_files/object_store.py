@@ -24,7 +24,7 @@ from kzconsumer.display import is_secret, redacted_text
 from kzconsumer.durable_files import create_whole, sync_directory
 from kzconsumer.errors import ConfigError, PluginError
 from kzconsumer.installation import pip_install
-from kzconsumer_files.names import NotOurs
+from kzconsumer_files.range_names import NotOurs
 
 _URI: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)")
 # Of Azure's URIs a container is the user.

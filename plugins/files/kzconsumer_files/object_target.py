@@ -1,4 +1,4 @@
-"""A target of files in an object store: the state of `target`, with puts that fail if there is such an object.
+"""A target of files in an object store: the state of a directory, with puts that fail if there is such an object.
 
 A process cannot tell whether another one is alive, so each step can be repeated by any process, at any time:
 
@@ -30,7 +30,10 @@ from kzconsumer.model import OffsetRange, RangeIdentity
 from kzconsumer_files import fold_plan
 from kzconsumer_files.fold_plan import Span
 from kzconsumer_files.ledger import LedgerContents
-from kzconsumer_files.names import (
+from kzconsumer_files.object_store import ObjectStore, StateObjects, StorePut, StoreUnavailable
+from kzconsumer_files.private_directory import local_attempts, make_local_attempts, sweep
+from kzconsumer_files.publication import SetAside, StagedRange, log_blocked, require_none
+from kzconsumer_files.range_names import (
     AnyRange,
     LedgerEntry,
     NotOurs,
@@ -45,9 +48,6 @@ from kzconsumer_files.names import (
     require_apart,
     staged_file,
 )
-from kzconsumer_files.object_store import ObjectStore, StateObjects, StorePut, StoreUnavailable
-from kzconsumer_files.private_directory import local_attempts, make_local_attempts, sweep
-from kzconsumer_files.publication import SetAside, StagedRange, log_blocked, require_none
 from kzconsumer_files.target_marker import MARKER, MarkedPlace, new_marker, require_unused
 
 # The ledger of a target in a store: an entry is an object, and entries are not folded. A range, and so its line, may

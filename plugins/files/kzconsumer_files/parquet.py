@@ -26,13 +26,20 @@ from kzconsumer.clock import now
 from kzconsumer.errors import SinkError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.records.columns import one_number
-from kzconsumer.settings.tables import read_table, reader
+from kzconsumer.settings.table_reader import read_table, reader
 from kzconsumer.sinks.interface import Batch, Holdings, RangeData, RecordsRejectedError, Rejected, SinkContext
 from kzconsumer_files.holdings import Held, files
-from kzconsumer_files.names import NotOurs, TargetOwner, data_file
 from kzconsumer_files.object_store import StoreUnavailable, is_object_store, require_usable_options, without_store
 from kzconsumer_files.publication import SetAside, StagedRange
-from kzconsumer_files.writer import TargetDestination, TargetWriter, WriteResult, read_place, require_usable, unusable
+from kzconsumer_files.range_names import NotOurs, TargetOwner, data_file
+from kzconsumer_files.target_writer import (
+    TargetDestination,
+    TargetWriter,
+    WriteResult,
+    read_place,
+    require_usable,
+    unusable,
+)
 
 Codec: TypeAlias = Literal["snappy", "none", "gzip", "zstd"]
 

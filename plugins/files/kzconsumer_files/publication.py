@@ -37,7 +37,7 @@ from kzconsumer.durable_files import (
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import OffsetRange, RangeIdentity
 from kzconsumer_files.ledger import Ledger
-from kzconsumer_files.names import (
+from kzconsumer_files.range_names import (
     AnyRange,
     LedgerEntry,
     RangeOverlap,

@@ -10,8 +10,8 @@ import msgspec
 
 from kzconsumer.logs.logger import get_logger
 from kzconsumer_files.layout import Layouts, Misfit
-from kzconsumer_files.names import Marker, NotOurs, TargetOwner
 from kzconsumer_files.object_store import StateFiles
+from kzconsumer_files.range_names import Marker, NotOurs, TargetOwner
 
 #: The name of the file.
 MARKER = "owner.json"

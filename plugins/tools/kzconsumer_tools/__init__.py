@@ -1,6 +1,6 @@
 """The operator's commands: a verb in `commands` reads with `groups`, `offsets` or `cluster`, and shows with `tables`.
 
-Read `commands.answer`, then any verb.
+Read `commands.output_and_options`, then any verb.
 
 - Of a destination: `proof` that it holds what was consumed, `replay` into another.
 - Of nodes: `node_changes` (and undoing them), `original_config`: a configuration of the original consumer.

@@ -1,7 +1,7 @@
 """Changes of single nodes, and files of nodes that undo them; paths that only the tools use.
 
 A file has a JSON object on each line: `path`, and the content as `data` or, if it is not text, as `base64`; `data` null
-stands for no node. A stored offset may have `topic` and `leader_epoch` as well (`offsets.stored.Origin`).
+stands for no node. A stored offset may have `topic` and `leader_epoch` as well (`stored_offsets.OffsetOrigin`).
 """
 
 from __future__ import annotations

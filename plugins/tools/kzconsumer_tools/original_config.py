@@ -16,7 +16,7 @@ import msgspec
 from kzconsumer.display import HIDDEN, is_secret, redacted_text
 from kzconsumer.errors import ConfigError
 from kzconsumer.settings.settings import Settings
-from kzconsumer.settings.tables import show_byte_size, show_duration
+from kzconsumer.settings.table_reader import show_byte_size, show_duration
 
 _LARGEST: Final = 2**31 - 1
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,10}")

@@ -10,7 +10,7 @@ import aiohttp
 import anyio
 import msgspec
 
-from kzconsumer.settings.values import read_listen
+from kzconsumer.settings.value_readers import read_listen
 
 #: Seconds without an event or comment after which a daemon counts as lost, and between two attempts to connect.
 SILENCE = 10.0

@@ -19,10 +19,10 @@ import anyio
 import pytest
 from playwright.async_api import expect
 
-from kzconsumer.status.server import serving
+from kzconsumer.status.status_server import serving
 from kzconsumer_sandbox.servers.configuration import free_port
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.core.plain.test_status_server import observer
 from tests.support.browser import Window, browser, window
 from tests.support.extent import extent

@@ -12,7 +12,7 @@ from playwright.async_api import Browser, expect
 
 from kzconsumer.lag.partition import Measured, PartitionFacts, Why, partition_lag
 from kzconsumer.status.partition_health import PartitionStatus
-from kzconsumer.status.server import serving
+from kzconsumer.status.status_server import serving
 from kzconsumer_sandbox.servers.configuration import free_port
 from tests.core.plain.test_status_metrics import report
 from tests.core.plain.test_status_report import KNOWN

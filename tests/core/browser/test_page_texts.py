@@ -15,7 +15,7 @@ from playwright.async_api import Browser, Page, expect
 
 from kzconsumer.display import count, moment, rate, span
 from kzconsumer.status.report import Point
-from kzconsumer.status.server import serving
+from kzconsumer.status.status_server import serving
 from kzconsumer_sandbox.servers.configuration import free_port
 from tests.core.plain.test_status_server import observer
 from tests.support.browser import Window, browser, window

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Error, expect
 
-from kzconsumer.status.server import serving
+from kzconsumer.status.status_server import serving
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.core.plain.test_status_server import observer
 from tests.support.browser import browser, window
 from tests.support.members import daemon, reader, settings

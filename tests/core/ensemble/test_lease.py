@@ -25,7 +25,7 @@ from kzconsumer.zookeeper.server_choice import FormerSession
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.session_life import SessionState
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.ensemble import Ensemble, connect_string
 from tests.support.extent import extent
 from tests.support.steady_flow import flowing, records

@@ -19,7 +19,7 @@ import pytest
 
 from kzconsumer import clock
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.ensemble import Ensemble
 from tests.support.extent import extent
 from tests.support.printing_member import printing_member

@@ -19,9 +19,9 @@ import anyio
 
 import kzconsumer
 from kzconsumer.consumer import KafkaStream
-from kzconsumer.settings.values import TopicFilter
+from kzconsumer.settings.value_readers import TopicFilter
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.flow import Deliveries, Flow, flow
 from tests.support.members import Reader
 from tests.support.original import Original, Record, console_consumer, tools_verdict

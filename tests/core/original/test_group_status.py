@@ -7,7 +7,7 @@ from pathlib import Path
 
 import kzconsumer
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.core.servers.test_status import asking, reached
 from tests.support.members import daemon, sessions_of, settings
 from tests.support.original import console_consumer

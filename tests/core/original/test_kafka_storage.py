@@ -16,7 +16,7 @@ import pytest
 from kzconsumer import ConsumerConnector
 from kzconsumer.errors import CoordinatorError
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.consuming import LIMIT, member, stored_offset, take
 from tests.support.extent import only_nightly
 from tests.support.kafka_offsets import coordinator_of, in_sync, kafka_offset

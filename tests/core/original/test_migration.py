@@ -22,7 +22,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 import kzconsumer
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.command_line import CommandLine
 from tests.support.kafka_consumer import read_to_the_end
 from tests.support.kafka_offsets import kafka_offset

@@ -10,7 +10,7 @@ import pytest
 
 from kzconsumer.group import reconcile_rules
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import add_partitions
+from kzconsumer_sandbox.servers.topic_creation import add_partitions
 from tests.core.original.group import PARTITIONS, STALL, mixed_group, our_member
 from tests.support.flow import Deliveries
 from tests.support.ownership import by_range

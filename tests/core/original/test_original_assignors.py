@@ -22,7 +22,7 @@ from kzconsumer.assignors import Assignor, assign_legacy, assign_range, assign_r
 from kzconsumer.group.assignment import GroupSnapshot
 from kzconsumer.registry.group_records import STATIC, Registration, encode_registration
 from kzconsumer.registry.nodes import Topic
-from kzconsumer.settings.values import WHITE_LIST
+from kzconsumer.settings.value_readers import WHITE_LIST
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.configuration import QUICK_START
 from kzconsumer_sandbox.servers.jars import classpath, kafka_version, resolve_jars

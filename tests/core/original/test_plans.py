@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.core.servers.test_plan_handover import RECORDS, Slow, owner_of, plans, whole
 from tests.core.servers.test_replay import LIMIT, Sink, Target, consume
 from tests.support.members import committed, stored_offsets

@@ -12,7 +12,7 @@ import pytest
 from kzconsumer.registry.group_records import decode_registration, encode_registration
 from kzconsumer.zookeeper.operations import Create, Delete
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import add_partitions, create_topic
+from kzconsumer_sandbox.servers.topic_creation import add_partitions, create_topic
 from tests.core.original.group import PARTITIONS, mixed_group, our_member
 from tests.support.flow import Deliveries
 from tests.support.original import ORIGINALS, REPLAY_GROUP, console_consumer, replaying_consumer

@@ -9,7 +9,7 @@ import pytest
 
 import kzconsumer
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import add_partitions, create_topic
+from kzconsumer_sandbox.servers.topic_creation import add_partitions, create_topic
 from tests.core.original.group import PARTITIONS, mixed_group, our_member
 from tests.support.flow import Deliveries, flow
 from tests.support.original import console_consumer

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kzconsumer.registry.group_records import Registration, streams_by_topic
 from kzconsumer.settings import bounded_match
 from kzconsumer.settings.bounded_match import matcher, matcher_in_steps
-from kzconsumer.settings.values import WHITE_LIST, Include
+from kzconsumer.settings.value_readers import WHITE_LIST, Include
 
 ATOMS = (
     *("a", "b", ".", "(?s:.)", "[ab]", "[^a]", "[a-c]", "[^a-b-]", r"\.", "(?i:A)", "(?i:[a-b])", "-", "^", "$"),

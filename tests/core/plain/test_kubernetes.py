@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from kzconsumer.settings.settings import Settings
-from kzconsumer.status.server import ROUTES
+from kzconsumer.status.status_server import ROUTES
 
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = (ROOT / "docs" / "Dockerfile").read_text()

@@ -11,9 +11,9 @@ from structlog.testing import capture_logs
 
 from kzconsumer.brokers.leaders import KnownBrokers, Leaders
 from kzconsumer.brokers.pool import Brokers
-from kzconsumer.fetcher import fetcher_manager
+from kzconsumer.fetcher import leader_finder
 from kzconsumer.fetcher.fetch_state import FetchState
-from kzconsumer.fetcher.fetcher_manager import PATIENCE, LeaderFinder
+from kzconsumer.fetcher.leader_finder import PATIENCE, LeaderFinder
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.support.chunks import progress
@@ -48,7 +48,7 @@ class Nobody:
 def time(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The clock of the finder and of the pauses."""
     shown = [100.0]
-    monkeypatch.setattr(fetcher_manager, "now", lambda: shown[0])
+    monkeypatch.setattr(leader_finder, "now", lambda: shown[0])
     return shown
 
 

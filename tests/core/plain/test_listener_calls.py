@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from kzconsumer.errors import PluginError
-from kzconsumer.group.listener import ListenerCalls, RebalanceListener
+from kzconsumer.group.rebalance_listener import ListenerCalls, RebalanceListener
 from kzconsumer.model import TopicPartition
 
 FIRST, SECOND, THIRD = (TopicPartition("t", number) for number in range(3))

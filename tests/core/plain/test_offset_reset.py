@@ -17,7 +17,7 @@ from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.progress import Progress
 from kzconsumer.registry.claim_record import Plan
-from kzconsumer.settings.values import LARGEST, SMALLEST
+from kzconsumer.settings.value_readers import LARGEST, SMALLEST
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.support.chunks import TOPIC, progress
 from tests.support.plans import plan_of

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 from kzconsumer.errors import ConfigError
-from kzconsumer.settings.tables import (
+from kzconsumer.settings.table_reader import (
     ByteSize,
     Duration,
     PositiveDuration,

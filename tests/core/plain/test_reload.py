@@ -8,7 +8,7 @@ import pytest
 
 from kzconsumer.service.stop_and_reload import LIVE, REJOINING, compare
 from kzconsumer.settings.settings import Settings
-from kzconsumer.settings.tables import keys_of
+from kzconsumer.settings.table_reader import keys_of
 
 
 def settings(**tables: dict[str, Any]) -> Settings:

@@ -13,7 +13,7 @@ from kzconsumer.errors import ConfigError
 from kzconsumer.settings import layers
 from kzconsumer.settings.layers import Layers, Origin, read_layers
 from kzconsumer.settings.settings import Settings, _SettingsFile, as_toml, effective, layers_of
-from kzconsumer.settings.tables import tables_of
+from kzconsumer.settings.table_reader import tables_of
 
 LEAST = """\
 [zookeeper]

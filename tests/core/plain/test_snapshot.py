@@ -13,7 +13,7 @@ from kzconsumer.group.assignment import GroupSnapshot, assignment
 from kzconsumer.model import MOST_STREAMS, ConsumerThreadId
 from kzconsumer.registry.group_records import STATIC, Registration, needs_all_topics, subscribed_topics
 from kzconsumer.registry.nodes import Topic
-from kzconsumer.settings.values import WHITE_LIST
+from kzconsumer.settings.value_readers import WHITE_LIST
 
 STATIC_MEMBER = Registration(STATIC, {"orders": 2, "later": 1}, ours=True)
 WILDCARD = Registration(WHITE_LIST, {"or.*": 1}, ours=False)

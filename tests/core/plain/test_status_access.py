@@ -10,9 +10,9 @@ import pytest
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.settings.settings import Settings
-from kzconsumer.settings.values import is_local
+from kzconsumer.settings.value_readers import is_local
 from kzconsumer.status.access import load_token, refusal
-from kzconsumer.status.server import effective_settings
+from kzconsumer.status.status_server import effective_settings
 
 REQUIRED: dict[str, Any] = {"zookeeper": {"connect": "zk1:2181"}, "group": {"id": "orders"}}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from kzconsumer.status.server import ROUTES, serving
+from kzconsumer.status.status_server import ROUTES, serving
 from kzconsumer_sandbox.servers.configuration import free_port
 from tests.core.plain.test_status_server import observer
 

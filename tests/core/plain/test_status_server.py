@@ -26,10 +26,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from kzconsumer.errors import CannotListenError
 from kzconsumer.service.systemd import Manager, ServiceReport
 from kzconsumer.settings.settings import Settings
-from kzconsumer.status import server, web_server
+from kzconsumer.status import status_server, web_server
 from kzconsumer.status.observer import Health, Observer
 from kzconsumer.status.report import point
-from kzconsumer.status.server import DOCUMENTS, ROUTES, page, serving
+from kzconsumer.status.status_server import DOCUMENTS, ROUTES, page, serving
 from kzconsumer.status.web_server import listening_socket
 from kzconsumer.zookeeper.session import Lease
 
@@ -140,8 +140,8 @@ async def texts(answer: aiohttp.ClientResponse) -> AsyncIterator[str]:
 
 async def test_events_carry_changes_and_end_with_the_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first events hold everything, then only changes, then only keep-alive comments."""
-    monkeypatch.setattr(server, "PERIOD", 0.05)
-    monkeypatch.setattr(server, "MOST", 1)
+    monkeypatch.setattr(status_server, "PERIOD", 0.05)
+    monkeypatch.setattr(status_server, "MOST", 1)
     path, watched = tmp_path / "s", observer(f"unix:{tmp_path / 's'}")
     client = aiohttp.ClientSession("http://localhost", connector=aiohttp.UnixConnector(str(path)))
     async with asyncio.timeout(30), client:
@@ -171,7 +171,7 @@ async def test_events_carry_changes_and_end_with_the_daemon(tmp_path: Path, monk
 async def test_the_whole_group_is_read_for_those_that_ask_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "PERIOD", 0.05)
+    monkeypatch.setattr(status_server, "PERIOD", 0.05)
     client = aiohttp.ClientSession("http://localhost", connector=aiohttp.UnixConnector(str(tmp_path / "s")))
     watched = observer(f"unix:{tmp_path / 's'}")
     async with asyncio.timeout(30), serving(watched), client:

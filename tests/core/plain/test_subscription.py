@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kzconsumer.registry.group_records import STATIC, Registration, has_wildcard, streams_by_topic
-from kzconsumer.settings.values import BLACK_LIST, WHITE_LIST, normalised, read_stop, show_stop
+from kzconsumer.settings.value_readers import BLACK_LIST, WHITE_LIST, normalised, read_stop, show_stop
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TOPICS = ("my.topic-2", "orders", "orders-eu", "payments", "__consumer_offsets", "__transaction_state")

@@ -12,7 +12,7 @@ import pytest
 
 from kzconsumer.cli.main import EXIT_CONFIG
 from kzconsumer.status import web_server
-from kzconsumer.status.server import MOST
+from kzconsumer.status.status_server import MOST
 from tests.support.pages import files_shown
 from tests.support.programs import SYSTEMD_ANALYZE, need
 

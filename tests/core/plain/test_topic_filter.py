@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from kzconsumer.settings.values import BLACK_LIST, MOST_CHARACTERS, WHITE_LIST, Exclude, Include
+from kzconsumer.settings.value_readers import BLACK_LIST, MOST_CHARACTERS, WHITE_LIST, Exclude, Include
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from kzconsumer.registry.nodes import (
     encode_offset,
     read_json,
 )
-from kzconsumer.settings.values import BLACK_LIST, WHITE_LIST, Include
+from kzconsumer.settings.value_readers import BLACK_LIST, WHITE_LIST, Include
 from kzconsumer_tools.cluster.description import decode_controller
 
 MAP = '"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},'

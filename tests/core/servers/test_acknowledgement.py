@@ -15,7 +15,7 @@ import anyio
 import kzconsumer
 from kzconsumer import ConsumerConnector, KafkaStream, Message
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.consuming import LIMIT, take
 from tests.support.members import stored_offsets
 from tests.support.producing import Sent, produce

@@ -11,7 +11,7 @@ import kzconsumer
 from kzconsumer.errors import PluginError
 from kzconsumer.plugins import ASSIGNORS
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.installed_plugins import install
 
 

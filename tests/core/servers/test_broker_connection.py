@@ -51,7 +51,7 @@ from kzconsumer.brokers.protocol.versions import (
 from kzconsumer.errors import ConnectionLostError
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.agreed_versions import agreed
 from tests.support.extent import extent, only_nightly
 from tests.support.producing import compatibility

@@ -17,12 +17,12 @@ from kzconsumer.brokers.protocol.cluster_state import MetadataRequest, MetadataR
 from kzconsumer.brokers.transport import load_security
 from kzconsumer.errors import ConnectionLostError, ProtocolError, SecurityError
 from kzconsumer.fetcher.fetch_state import FetchState
-from kzconsumer.fetcher.fetcher_manager import LeaderFinder
+from kzconsumer.fetcher.leader_finder import LeaderFinder
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.settings.settings import Settings
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_sandbox.servers.sandbox import start_server, stop_server
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.consuming import member, take
 from tests.support.dead_letters import read_letters
 from tests.support.extent import extent, only_nightly

@@ -12,7 +12,7 @@ import pytest
 from kzconsumer import Message
 from kzconsumer.records.columns import SCHEMA
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.consuming import as_messages, member, take, take_batches
 from tests.support.extent import extent
 from tests.support.producing import Headers, Sent, produce

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from kzconsumer import ConsumerConnector, OffsetLostError
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.consuming import LIMIT, as_messages, member, stored_offset, take, take_batches
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers

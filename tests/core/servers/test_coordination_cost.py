@@ -9,11 +9,11 @@ import anyio
 
 import kzconsumer
 from kzconsumer.consumer import ConsumerConnector
-from kzconsumer.group.listener import RebalanceListener
+from kzconsumer.group.rebalance_listener import RebalanceListener
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.group_records import encode_registration
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.members import sessions_of, settings
 from tests.support.zookeeper_sessions import received_by_session, session, until
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_sandbox.servers.sandbox import start_server, stop_server
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.broker_logs import log_directory, segments
 from tests.support.extent import extent
 from tests.support.members import Daemon, committed, daemon, stored_offsets

@@ -11,7 +11,7 @@ import anyio
 
 from kzconsumer.consumer import ConsumerConnector
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import add_partitions, create_topic
+from kzconsumer_sandbox.servers.topic_creation import add_partitions, create_topic
 from tests.support.extent import extent
 from tests.support.members import owners, reader, sessions_of, settings, stored_offsets
 from tests.support.producing import Sent, produce

@@ -13,8 +13,8 @@ import pytest
 from kzconsumer.errors import CorruptRecordError
 from kzconsumer_sandbox.servers.configuration import free_port
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
-from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_sandbox.servers.sandbox import start_server, stop_server
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.broker_logs import log_directory, segments
 from tests.support.extent import extent
 from tests.support.members import daemon, reader, settings, stored_offsets

@@ -13,7 +13,7 @@ import pytest
 from kzconsumer.fetcher import decode_and_queue, fetch_rules
 from kzconsumer.records import decode
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.consuming import member, take_batches
 from tests.support.producing import Sent, produce
 

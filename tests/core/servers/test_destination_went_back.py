@@ -14,7 +14,7 @@ from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.registry.claim_record import CommitMark, decode_claim_record
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.core.servers.test_plan_handover import whole
 from tests.core.servers.test_replay import LIMIT, Sink, Target, consume, retained_from
 from tests.support.command_line import CommandLine

@@ -15,7 +15,7 @@ from kzconsumer.clock import now
 from kzconsumer.fetcher import fetcher_manager
 from kzconsumer.model import TopicPartition
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.consuming import member, stored_offset, take
 from tests.support.members import daemon, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce

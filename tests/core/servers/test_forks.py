@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.producing import Sent, produce
 
 PARENT = """

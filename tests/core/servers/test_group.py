@@ -18,7 +18,7 @@ from kzconsumer.registry.group_records import decode_registration, encode_regist
 from kzconsumer.zookeeper.operations import Node
 from kzconsumer.zookeeper.watches import Watches
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import add_partitions, create_topic
+from kzconsumer_sandbox.servers.topic_creation import add_partitions, create_topic
 from tests.support.members import daemon, owners, reader, sessions_of, settings, stored_offsets
 from tests.support.original import tools_verdict
 from tests.support.producing import Sent, produce

@@ -18,7 +18,7 @@ import pytest
 
 from kzconsumer.brokers.protocol.versions import Versions
 from kzconsumer_sandbox.servers.jars import kafka_version
-from kzconsumer_sandbox.servers.readiness import create_topic, create_topic_in_kraft
+from kzconsumer_sandbox.servers.topic_creation import create_topic, create_topic_in_kraft
 from tests.core.plain.test_groups_captured import (
     ALONE,
     CLASSIC,

@@ -14,7 +14,7 @@ import pytest
 from kzconsumer.status import observer
 from kzconsumer.status.observer import GroupPartition, GroupWatch
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.members import Reader, present_member, reader, settings
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import until

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.installing import ROOT
 from tests.support.members import daemon
 from tests.support.producing import Sent, produce

@@ -23,7 +23,7 @@ from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.configuration import HOST
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.consuming import member, take
 from tests.support.flow import flow
 from tests.support.kerberos import KerberosZooKeeper, Realm, kerberos_cluster, realm

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 import kzconsumer
 from kzconsumer.end_offsets import RUN_CHECK
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic_in_kraft
+from kzconsumer_sandbox.servers.topic_creation import create_topic_in_kraft
 from tests.support.extent import extent
 from tests.support.members import Reader, Tables, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce

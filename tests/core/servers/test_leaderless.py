@@ -6,7 +6,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from kzconsumer_sandbox.servers.readiness import add_partitions, create_topic
+from kzconsumer_sandbox.servers.topic_creation import add_partitions, create_topic
 from tests.support.extent import only_nightly
 from tests.support.members import reader, settings
 from tests.support.servers import Servers

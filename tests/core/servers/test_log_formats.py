@@ -15,7 +15,7 @@ import pytest
 
 from kzconsumer import Message
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic, topic_config
+from kzconsumer_sandbox.servers.topic_creation import create_topic, topic_config
 from tests.support.consuming import member, take
 from tests.support.extent import extent
 from tests.support.producing import Sent, produce

@@ -12,7 +12,7 @@ import kzconsumer
 from kzconsumer.errors import ConnectionLostError, NotFoundError, UnsupportedVersionError
 from kzconsumer.model import TopicPartition
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.consuming import member
 from tests.support.producing import Sent, produce
 

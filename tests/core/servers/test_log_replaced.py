@@ -20,7 +20,7 @@ import kzconsumer
 from kzconsumer.errors import OffsetLostError
 from kzconsumer.runs import is_over
 from kzconsumer_sandbox.servers.kafka_servers import BrokerServer, Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.extent import extent, only_nightly
 from tests.support.members import settings, stored_offsets
 from tests.support.producing import Sent, produce

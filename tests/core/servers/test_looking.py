@@ -12,7 +12,7 @@ from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.fetcher.fetch_rules import LOOK_BYTES
 from kzconsumer.sessions import Sessions
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.members import settings
 from tests.support.producing import Sent, produce
 

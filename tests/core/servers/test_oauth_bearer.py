@@ -24,7 +24,7 @@ from kzconsumer.model import Broker
 from kzconsumer.settings.settings import Settings
 from kzconsumer_sandbox.servers.configuration import HOST
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.consuming import member, take
 from tests.support.dead_letters import read_letters
 from tests.support.flow import flow

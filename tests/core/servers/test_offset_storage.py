@@ -12,7 +12,7 @@ from kzconsumer.errors import CoordinatorError, SinkError
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets import committer
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.core.servers import test_replay as replay
 from tests.support.command_line import CommandLine
 from tests.support.consuming import LIMIT, member, stored_offset, take

@@ -13,7 +13,7 @@ from kzconsumer.registry.claim_record import Plan, decode_claim_record
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.sinks.interface import Batch, RangeData
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.core.servers.test_replay import LIMIT, Sink, Target, consume
 from tests.support.members import committed
 from tests.support.producing import Sent, produce

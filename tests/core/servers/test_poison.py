@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.members import reader, settings
 from tests.support.zookeeper_sessions import session, until
 

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from kzconsumer_sandbox.servers.jars import kafka_version, resolve_jars
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.consuming import member, take
 from tests.support.extent import extent, only_nightly
 from tests.support.members import sessions_of

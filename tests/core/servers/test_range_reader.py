@@ -17,7 +17,7 @@ from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.settings.sections import FetchSettings
 from kzconsumer_sandbox.servers.configuration import free_port
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.core.plain.test_range_reader import Known, offsets, reading
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers

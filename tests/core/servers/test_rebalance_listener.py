@@ -11,7 +11,7 @@ import structlog
 import kzconsumer
 from kzconsumer.group.membership import SnapshotReader
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.consuming import stored_offset, take
 from tests.support.members import present_member, reader, sessions_of, settings
 from tests.support.producing import Sent, produce

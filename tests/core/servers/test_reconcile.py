@@ -14,7 +14,7 @@ import pytest
 from kzconsumer.group.rebalancer import RebalanceTrigger
 from kzconsumer.settings.settings import Settings
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.members import owners, present_member, reader, settings
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import session, until

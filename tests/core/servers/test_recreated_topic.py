@@ -18,7 +18,7 @@ from kzconsumer.registry.paths import CONSUMERS, GroupPaths
 from kzconsumer.zookeeper.operations import Delete
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.core.servers.test_replay import Sink, Target, consume, tiled
 from tests.support.members import committed, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce

@@ -21,7 +21,7 @@ from kzconsumer.offsets.progress import Message
 from kzconsumer.rejected import LetterTopic
 from kzconsumer.settings.sections import BrokersSettings
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.consuming import LIMIT, member, stored_offset, take
 from tests.support.dead_letters import read_letters
 from tests.support.members import committed, daemon, sessions_of

@@ -27,7 +27,7 @@ from kzconsumer.sinks.interface import Batch, RangeData
 from kzconsumer.sinks.range_plans import RangePlans, destination_of
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.consuming import stored_offset
 from tests.support.producing import Sent, produce
 from tests.support.recreation import recreate_topic

@@ -21,7 +21,7 @@ from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.registry.group_records import GroupRun, TopicEnds, decode_group_run, encode_group_run
 from kzconsumer.sessions import Sessions
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.members import Daemon, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import session, until

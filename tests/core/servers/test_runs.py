@@ -17,7 +17,7 @@ from kzconsumer.errors import NotFoundError
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.group_records import GroupRun, decode_group_run, encode_group_run
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import add_partitions, create_topic
+from kzconsumer_sandbox.servers.topic_creation import add_partitions, create_topic
 from tests.support.members import Daemon, daemon, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.transactions import COMMIT, History

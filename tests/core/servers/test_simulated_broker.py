@@ -27,7 +27,7 @@ from kzconsumer.brokers.protocol.log_reads import (
 from kzconsumer.brokers.protocol.versions import Versions
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.simulated import kafka_frames as frames
 from tests.support.simulated.group import simulated_group
 from tests.support.simulated.partition_logs import PORT, host

@@ -17,7 +17,7 @@ import anyio
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.members import Daemon, daemon, reader, settings
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import until

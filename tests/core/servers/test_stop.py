@@ -19,7 +19,7 @@ import anyio
 import pytest
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.extent import seeds
 from tests.support.members import Daemon, Reader, reader, settings
 from tests.support.producing import Sent, produce

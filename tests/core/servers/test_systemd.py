@@ -12,7 +12,7 @@ import pytest
 from anyio import to_thread
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.debian_root import RELEASES, debian_root
 from tests.support.members import stored_offsets
 from tests.support.pages import files_shown

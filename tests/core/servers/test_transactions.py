@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from kzconsumer import Message
 from kzconsumer.fetcher import response_handler
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.consuming import member, stored_offset, take
 from tests.support.extent import extent
 from tests.support.producing import Headers, Sent, produce

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from kzconsumer.group import fitness
 from kzconsumer_sandbox.servers.configuration import HOST, free_port
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.extent import only_nightly
 from tests.support.members import Reader, reader, settings
 from tests.support.proxy import FaultProxy

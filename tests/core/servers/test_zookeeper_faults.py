@@ -16,7 +16,7 @@ import pytest
 from kzconsumer import clock
 from kzconsumer.zookeeper.session import Lease
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.extent import only_nightly
 from tests.support.members import Daemon
 from tests.support.printing_member import printing_member

@@ -22,13 +22,13 @@ from kzconsumer import ConsumerConnector, connect
 from kzconsumer.errors import ConfigError, ConnectionLostError, NotPermittedError
 from kzconsumer.registry.cluster import open_session
 from kzconsumer.settings.settings import Settings
-from kzconsumer.status.server import DOCUMENTS, SHOW_NOTHING
+from kzconsumer.status.status_server import DOCUMENTS, SHOW_NOTHING
 from kzconsumer.zookeeper.operations import Create
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.wire import WireRequest
 from kzconsumer_sandbox.servers.configuration import HOST
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.command_line import CommandLine
 from tests.support.consuming import take
 from tests.support.original import console_consumer

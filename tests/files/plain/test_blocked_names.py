@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from structlog.testing import capture_logs
 
-from kzconsumer_files.names import data_file
+from kzconsumer_files.directory_target import Target
 from kzconsumer_files.private_directory import PrivateDirectory, sweep
 from kzconsumer_files.publication import StagedRange
-from kzconsumer_files.target import Target
+from kzconsumer_files.range_names import data_file
 from kzconsumer_spark.daemon.marked_destination import Files
 from kzconsumer_spark.worker_protocol.messages import ToFiles
 from tests.files.plain.test_target import (

@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from kzconsumer.model import RangeIdentity
-from kzconsumer_files import writer
+from kzconsumer_files import target_writer
+from kzconsumer_files.directory_target import Target
 from kzconsumer_files.fold_plan import FAN_OUT_BITS, Span, height
 from kzconsumer_files.holdings import files
 from kzconsumer_files.ledger import Folder
-from kzconsumer_files.names import RangeOverlap, TargetOwner, aside_entry, data_file, range_name
 from kzconsumer_files.publication import SetAside, StagedRange
-from kzconsumer_files.target import Target
+from kzconsumer_files.range_names import RangeOverlap, TargetOwner, aside_entry, data_file, range_name
 from kzconsumer_spark.worker_protocol.messages import BatchRange
 from tests.support.batch_ranges import batch_range
 from tests.support.published_spans import published_spans
@@ -368,7 +368,9 @@ def test_a_writer_folds_when_it_starts_and_after_so_many_ranges(
     def written(number: int) -> int:
         """How many folds have ended."""
         rows = 0 if number in there else EACH
-        assert writing.write([planned(number)], stage) == writer.WriteResult(rows, rows // EACH, 1 - rows // EACH)
+        assert writing.write([planned(number)], stage) == target_writer.WriteResult(
+            rows, rows // EACH, 1 - rows // EACH
+        )
         there.add(number)
         return ended()
 
@@ -378,10 +380,10 @@ def test_a_writer_folds_when_it_starts_and_after_so_many_ranges(
                 thread.join()
         return len(folds)
 
-    monkeypatch.setattr(writer, "FOLD_EVERY", 3)
+    monkeypatch.setattr(target_writer, "FOLD_EVERY", 3)
     monkeypatch.setattr(target, "fold", counted)
     others = {*threading.enumerate()}
-    writing = writer.TargetWriter(target, lambda: None)
+    writing = target_writer.TargetWriter(target, lambda: None)
     assert [written(number) for number in range(6)] == [0] * 6, "the first fold is running"
     may_fold.set()
     assert ended() == 1

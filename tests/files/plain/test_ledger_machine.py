@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from kzconsumer_files.directory_target import Target
 from kzconsumer_files.ledger import Folder
-from kzconsumer_files.target import Target
 from tests.support.publication_world import World, ranges_of, scheduled
 from tests.support.stepped_files import stepped_files
 

@@ -18,8 +18,9 @@ from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.sinks.interface import Batch, RangeData
 from kzconsumer.sinks.quarantine import RangeQuarantine, kept_ranges
+from kzconsumer_files.directory_target import Target
 from kzconsumer_files.holdings import files
-from kzconsumer_files.names import (
+from kzconsumer_files.range_names import (
     NamedRange,
     RangeOverlap,
     data_file,
@@ -30,7 +31,6 @@ from kzconsumer_files.names import (
     staged_file,
     unique_file,
 )
-from kzconsumer_files.target import Target
 from tests.core.plain.test_corrupt_policy import CORRUPT, LOG
 from tests.files.plain.test_parquet_sink import made
 from tests.support.range_data import range_data

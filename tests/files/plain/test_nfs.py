@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kzconsumer.errors import DestinationWentBackError
-from kzconsumer_files.target import Target
+from kzconsumer_files.directory_target import Target
 from tests.files.plain.test_target import OWNER, attempt_of, free, identity, staged
 from tests.support.nfs import NfsClient
 

@@ -19,9 +19,9 @@ from kzconsumer import clock
 from kzconsumer.errors import ConfigError, SinkError
 from kzconsumer.sinks.interface import Batch, RecordsRejectedError, Sink, SinkContext
 from kzconsumer.testing.sink_contract import contract_context
-from kzconsumer_files.names import TargetOwner, data_file
+from kzconsumer_files.directory_target import Target
 from kzconsumer_files.parquet import ParquetSink
-from kzconsumer_files.target import Target
+from kzconsumer_files.range_names import TargetOwner, data_file
 from tests.support.copied import copied
 from tests.support.range_data import TIME, range_data, record
 from tests.support.sink_contract import OurSinkContract

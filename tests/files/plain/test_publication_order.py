@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from kzconsumer_files.directory_target import Target
 from kzconsumer_files.ledger import Folder, LedgerItems
-from kzconsumer_files.names import LedgerEntry, parsed
-from kzconsumer_files.target import Target
+from kzconsumer_files.range_names import LedgerEntry, parsed
 from tests.files.plain.test_ledger import planned
 from tests.files.plain.test_target import OWNER, attempt_of, free, identity, staged
 from tests.support.disk import Disk, watched_disk

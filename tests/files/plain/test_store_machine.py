@@ -17,9 +17,9 @@ import pytest
 
 from kzconsumer.errors import DestinationWentBackError
 from kzconsumer_files.holdings import files
-from kzconsumer_files.names import RangeOverlap
 from kzconsumer_files.object_store import ObjectStore, StoreUnavailable
 from kzconsumer_files.object_target import ObjectTarget
+from kzconsumer_files.range_names import RangeOverlap
 from kzconsumer_spark.worker_protocol.messages import BatchRange
 from tests.support.extent import seeds
 from tests.support.object_store import Scheme

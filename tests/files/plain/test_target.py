@@ -28,10 +28,18 @@ from kzconsumer.durable_files import put_in_place
 from kzconsumer.errors import ConfigError, DestinationWentBackError, PluginError, SinkError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import SinkContext
-from kzconsumer_files.names import LedgerEntry, NotOurs, RangeOverlap, TargetOwner, data_file, identity_of, range_name
+from kzconsumer_files.directory_target import Target
 from kzconsumer_files.private_directory import PrivateDirectory, sweep
 from kzconsumer_files.publication import SetAside, StagedRange
-from kzconsumer_files.target import Target
+from kzconsumer_files.range_names import (
+    LedgerEntry,
+    NotOurs,
+    RangeOverlap,
+    TargetOwner,
+    data_file,
+    identity_of,
+    range_name,
+)
 from kzconsumer_spark.daemon.sink import SparkSink
 from kzconsumer_spark.daemon.worker_process import java_environment
 from kzconsumer_spark.worker_protocol.messages import BatchRange
@@ -344,7 +352,7 @@ def test_a_decided_range_is_published_by_any_next_process(target: Target, who: s
 KILLED = """
 import os, pathlib, sys
 from kzconsumer_files.private_directory import PrivateDirectory
-from kzconsumer_files.target import Target
+from kzconsumer_files.directory_target import Target
 from tests.files.plain.test_target import staged
 
 target, looks = Target(pathlib.Path(sys.argv[1])), int(sys.argv[2])
@@ -413,7 +421,7 @@ def test_a_decision_whose_files_are_gone_is_reported(target: Target) -> None:
 
 RACER = """
 import mmap, os, pathlib, sys
-from kzconsumer_files.target import Target
+from kzconsumer_files.directory_target import Target
 from tests.files.plain.test_target import attempt_of, free, planned, staged
 
 target, name, ranges = Target(pathlib.Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])

@@ -18,12 +18,12 @@ import pytest
 from kzconsumer.errors import ConfigError, SinkError
 from kzconsumer.sinks.interface import Batch, Sink
 from kzconsumer.testing.sink_contract import contract_context
-from kzconsumer_files.names import TargetOwner, data_file
 from kzconsumer_files.object_store import ObjectStore as Place
 from kzconsumer_files.object_store import StoreUnavailable
 from kzconsumer_files.object_target import ObjectTarget
 from kzconsumer_files.parquet import ParquetSink
 from kzconsumer_files.private_directory import PrivateDirectory
+from kzconsumer_files.range_names import TargetOwner, data_file
 from tests.support.extent import extent, only_nightly
 from tests.support.object_store import AzureStore, Conditions, ObjectStore, Scheme
 from tests.support.object_target_contract import ObjectTargetContract, free, made, planned, staged, target_in

@@ -14,7 +14,7 @@ import pytest
 from pyarrow import fs
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.command_line import CommandLine
 from tests.support.copied import copied
 from tests.support.extent import extent, only_nightly

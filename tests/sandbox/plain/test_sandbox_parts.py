@@ -22,8 +22,9 @@ from kzconsumer_sandbox.servers.configuration import (
 )
 from kzconsumer_sandbox.servers.jars import NEWEST, VERSIONS, cache_folder, find_java, kafka_version, resolve_jars
 from kzconsumer_sandbox.servers.kafka_servers import new_cluster_id
-from kzconsumer_sandbox.servers.readiness import assignment, deal, read_metadata, topic_config
+from kzconsumer_sandbox.servers.readiness import read_metadata
 from kzconsumer_sandbox.servers.state_file import SandboxState, StateFile, default_path
+from kzconsumer_sandbox.servers.topic_creation import assignment, deal, topic_config
 
 
 def test_versions() -> None:

@@ -6,14 +6,9 @@ import asyncio
 import signal
 from pathlib import Path
 
-from kzconsumer_sandbox.servers.readiness import (
-    create_topic,
-    ephemeral_nodes,
-    known_brokers,
-    led_partitions,
-    zookeeper_serves,
-)
+from kzconsumer_sandbox.servers.readiness import ephemeral_nodes, known_brokers, led_partitions, zookeeper_serves
 from kzconsumer_sandbox.servers.sandbox import Sandbox
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.extent import only_nightly
 from tests.support.processes import exists
 from tests.support.producing import Sent, produce

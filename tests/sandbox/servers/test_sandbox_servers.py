@@ -14,8 +14,9 @@ from kzconsumer_sandbox.sandbox_errors import SandboxError
 from kzconsumer_sandbox.servers.jars import NEWEST, resolve_jars
 from kzconsumer_sandbox.servers.jars import VERSIONS as ALL
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
-from kzconsumer_sandbox.servers.readiness import add_partitions, create_topic, known_brokers, zookeeper_serves
+from kzconsumer_sandbox.servers.readiness import known_brokers, zookeeper_serves
 from kzconsumer_sandbox.servers.sandbox import start_server
+from kzconsumer_sandbox.servers.topic_creation import add_partitions, create_topic
 from tests.support.extent import extent
 from tests.support.producing import Sent, compatibility, produce
 from tests.support.servers import Servers

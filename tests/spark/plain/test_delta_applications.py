@@ -12,7 +12,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from kzconsumer.errors import DestinationWentBackError
-from kzconsumer_files.names import TargetOwner
+from kzconsumer_files.range_names import TargetOwner
 from kzconsumer_spark.destinations.delta_log import Applications, DeltaDirectory
 from tests.support.copied import copied
 from tests.support.delta import Writer, claimed, spark_columns

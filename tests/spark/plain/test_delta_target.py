@@ -28,10 +28,10 @@ from hypothesis import strategies as st
 from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import Sink
+from kzconsumer_files.directory_target import Target
 from kzconsumer_files.layout import Misfit
-from kzconsumer_files.names import NotOurs, TargetOwner
 from kzconsumer_files.publication import SetAside
-from kzconsumer_files.target import Target
+from kzconsumer_files.range_names import NotOurs, TargetOwner
 from kzconsumer_spark.destinations.delta_log import DeltaLog, statistics
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.worker_protocol.messages import ToDelta

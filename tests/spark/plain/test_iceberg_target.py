@@ -28,8 +28,8 @@ from pyiceberg.transforms import DayTransform
 from kzconsumer.errors import ConfigError
 from kzconsumer.sinks.interface import Sink
 from kzconsumer_files.layout import Misfit
-from kzconsumer_files.names import NotOurs, TargetOwner
 from kzconsumer_files.publication import StagedRange
+from kzconsumer_files.range_names import NotOurs, TargetOwner
 from kzconsumer_spark.daemon.marked_destination import destination_for, mark
 from kzconsumer_spark.destinations.iceberg_columns import further_columns
 from kzconsumer_spark.destinations.iceberg_log import IcebergLog, local, redacted_line

@@ -7,7 +7,7 @@ import pytest
 from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import RangeIdentity
 from kzconsumer_files.fold_plan import Span
-from kzconsumer_files.names import RangeOverlap
+from kzconsumer_files.range_names import RangeOverlap
 from kzconsumer_spark.destinations.jdbc_table import require_place
 
 PART = RangeIdentity("t", 0, 42, 0, 10, 20)

@@ -11,7 +11,7 @@ import pytest
 
 from kzconsumer.records.checksums import Contents
 from kzconsumer.sinks.interface import StepNotRecordedError
-from kzconsumer_files.names import scope
+from kzconsumer_files.range_names import scope
 from kzconsumer_spark.destinations.function_batch import FunctionBatch, function_range, require_done, takes_batch
 from kzconsumer_spark.worker.range_writers import FunctionDestination, StepRecorder
 from kzconsumer_spark.worker_protocol.messages import BatchRange, RangesRead, Recorded, RunBatch, StepDone

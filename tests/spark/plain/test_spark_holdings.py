@@ -18,10 +18,10 @@ from kzconsumer.errors import ConfigError, SinkError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import SinkContext
 from kzconsumer.sinks.quarantine import RangeQuarantine, kept_ranges
+from kzconsumer_files.directory_target import Target
 from kzconsumer_files.holdings import files
-from kzconsumer_files.names import TargetOwner, data_file, range_name
 from kzconsumer_files.publication import StagedRange
-from kzconsumer_files.target import Target
+from kzconsumer_files.range_names import TargetOwner, data_file, range_name
 from kzconsumer_spark.daemon.sink import SparkSink
 from kzconsumer_spark.worker_protocol.messages import BatchRange
 from tests.support.batch_ranges import SETTINGS, batch_range

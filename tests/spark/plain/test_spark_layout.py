@@ -14,9 +14,9 @@ from structlog.testing import capture_logs
 
 from kzconsumer.errors import ConfigError, SinkError
 from kzconsumer.sinks.interface import SinkContext
+from kzconsumer_files.directory_target import Target
 from kzconsumer_files.layout import Misfit
-from kzconsumer_files.names import NotOurs, TargetOwner
-from kzconsumer_files.target import Target
+from kzconsumer_files.range_names import NotOurs, TargetOwner
 from kzconsumer_spark.daemon.marked_destination import Files
 from kzconsumer_spark.daemon.sink import SparkSink
 from kzconsumer_spark.worker_protocol.messages import ToFiles

@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import DataFrame
 
 from kzconsumer.records.checksums import Contents
-from kzconsumer_files.names import data_file, ledger_entry, range_name
 from kzconsumer_files.parquet import record_table
+from kzconsumer_files.range_names import data_file, ledger_entry, range_name
 from kzconsumer_spark.ranges.batch import AsTheyCame, RowsLost, SparkBatch, counted, require_all
 from kzconsumer_spark.ranges.staged_files import Part, PartMismatch, parts_by_range, read_part
 from kzconsumer_spark.worker_protocol.messages import BatchRange, RunBatch, decode_command, encode

@@ -13,7 +13,7 @@ from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.registry.claim_record import ClaimRecord, StoredPosition, encode_claim_record
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from kzconsumer_spark import GroupSource
 from kzconsumer_spark.source.group_source import GroupBatchReader
 from kzconsumer_spark.source.source_options import ranges_between, read_options

@@ -18,7 +18,7 @@ import anyio
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.spark.servers.test_source_changes import LIMIT, query, send
 from tests.support.members import stored_offsets
 from tests.support.plans import planned

@@ -16,7 +16,7 @@ from kzconsumer.model import Broker, OffsetRange
 from kzconsumer.settings.settings import Settings
 from kzconsumer_sandbox.servers.configuration import HOST
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from kzconsumer_spark.executors.fetching import fetched
 from kzconsumer_spark.executors.task_parts import BrokerAccess
 from kzconsumer_spark.worker_protocol.messages import Kafka

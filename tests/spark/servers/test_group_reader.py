@@ -22,7 +22,7 @@ from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.sections import ZooKeeperSettings
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from kzconsumer_spark import GroupSource
 from kzconsumer_spark.executors.task_parts import RangeParts
 from kzconsumer_spark.source import query_member

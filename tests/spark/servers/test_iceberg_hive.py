@@ -16,7 +16,7 @@ from pyiceberg.catalog import load_catalog
 from structlog.testing import capture_logs
 
 from kzconsumer.sinks.interface import RangeData
-from kzconsumer_files.names import NotOurs
+from kzconsumer_files.range_names import NotOurs
 from kzconsumer_spark.destinations import iceberg_hive
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.worker_protocol.messages import ToIceberg

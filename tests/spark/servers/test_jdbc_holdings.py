@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from kzconsumer.model import RangeIdentity
-from kzconsumer_files.names import NotOurs, TargetOwner
+from kzconsumer_files.range_names import NotOurs, TargetOwner
 from kzconsumer_spark.destinations.jdbc_database import STAGE
 from kzconsumer_spark.destinations.jdbc_table import JdbcHoldings, JdbcTable
 from kzconsumer_spark.ranges.batch import RANGE_PARTITION, RANGE_TOPIC

@@ -15,8 +15,8 @@ import pytest
 
 from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import RangeIdentity
-from kzconsumer_files.names import NotOurs, RangeOverlap, TargetOwner, identity_of
 from kzconsumer_files.publication import SetAside
+from kzconsumer_files.range_names import NotOurs, RangeOverlap, TargetOwner, identity_of
 from kzconsumer_spark.destinations.jdbc_database import STAGE
 from kzconsumer_spark.destinations.jdbc_table import JdbcTable
 from kzconsumer_spark.ranges.batch import RANGE_PARTITION, RANGE_TOPIC

@@ -19,13 +19,13 @@ from kzconsumer.records.checksums import Contents
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer_files.names import TargetOwner
+from kzconsumer_files.directory_target import Target
 from kzconsumer_files.publication import StagedRange
-from kzconsumer_files.target import Target
-from kzconsumer_files.writer import TargetWriter, WriteResult
+from kzconsumer_files.range_names import TargetOwner
+from kzconsumer_files.target_writer import TargetWriter, WriteResult
 from kzconsumer_sandbox.servers.configuration import free_port
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
-from kzconsumer_sandbox.servers.readiness import create_topic_in_kraft
+from kzconsumer_sandbox.servers.topic_creation import create_topic_in_kraft
 from kzconsumer_spark.executors.fetching import fetched
 from kzconsumer_spark.executors.planned_topics import KafkaRegistry, TopicRecreatedError
 from kzconsumer_spark.executors.task_parts import BrokerAccess

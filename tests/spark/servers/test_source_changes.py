@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 from kzconsumer.errors import OffsetLostError
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import add_partitions, create_topic, create_topic_in_kraft
+from kzconsumer_sandbox.servers.topic_creation import add_partitions, create_topic, create_topic_in_kraft
 from kzconsumer_spark.executors.fetching import BrokersOutageError
 from kzconsumer_spark.executors.task_parts import RangeParts
 from kzconsumer_spark.source.group_source import GroupStreamReader

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from kzconsumer.errors import ConnectionLostError
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from kzconsumer_spark.executors.fetching import BrokersOutageError
 from kzconsumer_spark.executors.task_parts import RangeParts
 from kzconsumer_spark.source.source_options import ranges_between, read_options

@@ -14,7 +14,7 @@ import pytest
 from kzconsumer.model import OffsetRange
 from kzconsumer.settings.sections import RejectedSettings
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from kzconsumer_spark.executors.fetching import NotStorableError, TaskPolicy, fetched, rejected_in
 from tests.spark.servers.test_executor_errors import access
 from tests.support.hostile_records import differences, records, refused, rows_of_table, sent

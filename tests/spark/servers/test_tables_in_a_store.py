@@ -14,8 +14,8 @@ from pyiceberg.catalog import load_catalog
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.sinks.interface import Sink, SinkContext
-from kzconsumer_files.names import NotOurs
 from kzconsumer_files.publication import SetAside
+from kzconsumer_files.range_names import NotOurs
 from kzconsumer_spark.daemon.marked_destination import mark
 from kzconsumer_spark.daemon.sink import SparkSink
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
@@ -174,7 +174,7 @@ def test_ranges_of_long_topics_that_an_earlier_version_settled_before_there_was_
     target = delta(store)
     writer = Writer(target, tmp_path / "scratch")
     with monkeypatch.context() as before:
-        before.setattr("kzconsumer_files.names.named_after", lambda topic, name, most=0: name(topic))
+        before.setattr("kzconsumer_files.range_names.named_after", lambda topic, name, most=0: name(topic))
         assert target.set_aside(aside.identity, 3)
         assert writer.publish(writer.stage(empty)) == 0
     assert target.has([aside.identity, empty.identity]) == [empty.identity]

@@ -13,7 +13,7 @@ from kzconsumer.errors import DeadLetterError, RecordRejectedError
 from kzconsumer.model import OffsetRange
 from kzconsumer.settings.sections import RejectedSettings
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from kzconsumer_spark.executors.fetching import TaskPolicy, fetched
 from kzconsumer_spark.executors.task_parts import BrokerAccess
 from tests.spark.servers.test_executor_errors import access

@@ -20,13 +20,13 @@ from pyiceberg.catalog import load_catalog
 
 from kzconsumer.sinks.interface import RangeData
 from kzconsumer_files.holdings import files as held_files
-from kzconsumer_files.names import TargetOwner, data_file
 from kzconsumer_files.object_store import ObjectStore as Place
 from kzconsumer_files.object_store import Put
 from kzconsumer_files.object_target import ObjectTarget
 from kzconsumer_files.parquet import record_table
 from kzconsumer_files.private_directory import PrivateDirectory
 from kzconsumer_files.publication import StagedRange
+from kzconsumer_files.range_names import TargetOwner, data_file
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.executors.task_files import TaskWriter, stand_in

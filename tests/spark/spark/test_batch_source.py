@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from kzconsumer_spark import GroupSource
 from tests.support.extent import extent
 from tests.support.producing import Sent, produce

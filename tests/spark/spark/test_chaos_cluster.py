@@ -25,7 +25,7 @@ from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.chaos import LIMIT, Row, SparkGroup, kill_daemon, kill_java, spark_sink
 from tests.support.extent import NIGHTLY, extent
 from tests.support.flow import flow

@@ -19,7 +19,7 @@ import anyio
 import pytest
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.chaos import DeltaFiles, IcebergFiles
 from tests.support.chaos_rounds import play
 from tests.support.extent import NIGHTLY, extent

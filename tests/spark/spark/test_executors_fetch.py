@@ -21,11 +21,11 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.records.checksums import Contents, contents_of
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import StepNotRecordedError
-from kzconsumer_files.names import TargetOwner
-from kzconsumer_files.target import Target
-from kzconsumer_files.writer import WriteResult
+from kzconsumer_files.directory_target import Target
+from kzconsumer_files.range_names import TargetOwner
+from kzconsumer_files.target_writer import WriteResult
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from kzconsumer_spark.daemon.marked_destination import destination_for
 from kzconsumer_spark.executors.fetching import NotWholeError
 from kzconsumer_spark.executors.planned_topics import KafkaRegistry

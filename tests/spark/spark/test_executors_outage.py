@@ -13,7 +13,7 @@ import pytest
 
 from kzconsumer_sandbox.servers.configuration import HOST, free_port
 from kzconsumer_sandbox.servers.kafka_servers import BrokerServer
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.extent import NIGHTLY
 from tests.support.members import daemon, stored_offsets
 from tests.support.producing import Sent, produce

@@ -11,7 +11,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.core.servers.test_corrupt_batches import LOST, damaged
 from tests.support.chaos import PASSWORD, PostgresTable
 from tests.support.extent import only_nightly

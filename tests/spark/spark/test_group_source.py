@@ -21,7 +21,7 @@ from pyspark.sql.streaming.listener import QueryProgressEvent
 from kzconsumer.offsets.progress import Message
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from kzconsumer_spark import PromptCommits
 from tests.support.extent import only_nightly
 from tests.support.members import committed, owners, reader, settings, stored_offsets

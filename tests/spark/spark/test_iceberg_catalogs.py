@@ -16,7 +16,7 @@ from pyiceberg.catalog import load_catalog
 
 from kzconsumer.sinks.interface import Sink
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.worker_protocol.messages import ToIceberg
 from tests.support.chaos import LIMIT, IcebergFiles, SparkGroup, kill_worker

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic_in_kraft
+from kzconsumer_sandbox.servers.topic_creation import create_topic_in_kraft
 from tests.spark.spark.test_group_source import AT_ONCE, rows, send
 from tests.support.extent import only_nightly
 from tests.support.members import committed, daemon, stored_offsets

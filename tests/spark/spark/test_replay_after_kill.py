@@ -14,7 +14,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.registry.claim_record import Plan, decode_claim_record
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.extent import NIGHTLY
 from tests.support.members import Daemon, committed, daemon
 from tests.support.processes import session_of, wait_gone

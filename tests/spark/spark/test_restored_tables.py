@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.chaos import DeltaFiles, Destination, IcebergFiles, published
 from tests.support.command_line import CommandLine
 from tests.support.copied import copied

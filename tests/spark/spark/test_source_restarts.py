@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.spark.spark.test_group_source import send
 from tests.support.extent import only_nightly
 from tests.support.processes import wait_until

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.spark.spark.test_group_source import send
 from tests.support.extent import only_nightly
 from tests.support.members import stored_offsets

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kzconsumer_sandbox.servers.jars import VERSIONS
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.extent import only_nightly
 from tests.support.members import stored_offsets
 from tests.support.source_query import run_to_the_end, source

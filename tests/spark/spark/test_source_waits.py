@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.spark.spark.test_group_source import AT_ONCE, rows, send
 from tests.support.extent import only_nightly
 from tests.support.processes import wait_until

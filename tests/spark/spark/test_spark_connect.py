@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from kzconsumer_spark.daemon.worker_process import java_environment
 from tests.spark.spark.test_group_source import send
 from tests.support.extent import only_nightly

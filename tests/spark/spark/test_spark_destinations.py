@@ -25,9 +25,9 @@ from kzconsumer.errors import ConfigError, DestinationWentBackError
 from kzconsumer.records.checksums import Contents
 from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer_files.layout import Misfit
-from kzconsumer_files.names import TargetOwner
 from kzconsumer_files.parquet import Codec, ParquetSink
 from kzconsumer_files.publication import SetAside
+from kzconsumer_files.range_names import TargetOwner
 from kzconsumer_spark.columns.shaping import Shaping as ColumnShaping
 from kzconsumer_spark.daemon.marked_destination import destination_for
 from kzconsumer_spark.destinations.delta_table import DeltaTarget

@@ -19,9 +19,9 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from kzconsumer_files.writer import WriteResult
+from kzconsumer_files.target_writer import WriteResult
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from kzconsumer_spark.columns.shaping import Shaping
 from kzconsumer_spark.executors.planned_topics import KafkaRegistry
 from kzconsumer_spark.ranges.batch import SCHEMA, SparkBatch

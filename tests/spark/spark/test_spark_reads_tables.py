@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from pyiceberg.table import Table
 from pyspark.sql import DataFrame, SparkSession
 
-from kzconsumer_files.writer import WriteResult
+from kzconsumer_files.target_writer import WriteResult
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.ranges.batch import TAGS

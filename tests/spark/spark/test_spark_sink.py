@@ -30,9 +30,9 @@ from kzconsumer import clock
 from kzconsumer.errors import ConfigError, SinkError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import Batch
-from kzconsumer_files.names import TargetOwner, data_file
+from kzconsumer_files.directory_target import Target
 from kzconsumer_files.publication import StagedRange
-from kzconsumer_files.target import Target
+from kzconsumer_files.range_names import TargetOwner, data_file
 from kzconsumer_sandbox.servers.configuration import HOST
 from tests.support.batch_ranges import batch_range
 from tests.support.delta import spark_columns

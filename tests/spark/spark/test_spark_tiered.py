@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from kzconsumer_files.writer import WriteResult as Counted
+from kzconsumer_files.target_writer import WriteResult as Counted
 from kzconsumer_spark.executors.planned_topics import KafkaRegistry
 from kzconsumer_spark.ranges.batch import SparkBatch
 from kzconsumer_spark.worker.query import RangeQuery

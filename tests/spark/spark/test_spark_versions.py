@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.extent import NIGHTLY
 from tests.support.members import daemon, stored_offsets
 from tests.support.version_records import EACH, PARTITIONS, Row, expected, produce_all

@@ -20,10 +20,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from kzconsumer.sinks.interface import Batch, RecordsRejectedError, SinkContext
-from kzconsumer_files.names import TargetOwner
 from kzconsumer_files.parquet import ParquetSink
+from kzconsumer_files.range_names import TargetOwner
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from kzconsumer_spark import GroupSource
 from kzconsumer_spark.daemon.marked_destination import destination_for
 from kzconsumer_spark.destinations.delta_table import DeltaTarget

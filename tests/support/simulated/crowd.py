@@ -21,7 +21,7 @@ import structlog
 
 import kzconsumer
 from kzconsumer.counters import Rebalance, RebalanceCounters
-from kzconsumer.group.listener import RebalanceListener
+from kzconsumer.group.rebalance_listener import RebalanceListener
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper import wire

@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup
 import kzconsumer
 from kzconsumer.consumer import Acknowledge, ConsumerConnector, KafkaStream
 from kzconsumer.errors import KzConsumerError
-from kzconsumer.group.listener import RebalanceListener
+from kzconsumer.group.rebalance_listener import RebalanceListener
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.records._native import Message
 from kzconsumer.settings.settings import Settings

@@ -17,7 +17,7 @@ from kzconsumer.status import observer as observing
 from kzconsumer.status.metrics import families
 from kzconsumer.status.observer import Health, Observer
 from kzconsumer.status.report import Report
-from kzconsumer.status.server import DOCUMENTS
+from kzconsumer.status.status_server import DOCUMENTS
 from tests.support.members import sessions_of
 from tests.support.simulated.group import SimulatedGroup, simulated_group
 from tests.support.simulated.member import Member

@@ -12,7 +12,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.paths import topic as topic_path
 from kzconsumer.settings.sections import GroupSettings
-from kzconsumer.settings.values import LARGEST
+from kzconsumer.settings.value_readers import LARGEST
 from kzconsumer.zookeeper.operations import Check, Create, Delete, Operation, SetData
 from tests.support.members import sessions_of
 from tests.support.simulated.ensemble import OPERATOR, Ensemble, Peer

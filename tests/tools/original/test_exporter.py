@@ -20,7 +20,7 @@ from prometheus_client.samples import Sample
 
 from kzconsumer_sandbox.servers.configuration import free_port
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.extent import only_nightly
 from tests.support.members import reader, settings
 from tests.support.original import console_consumer, offset_checker

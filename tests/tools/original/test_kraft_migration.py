@@ -20,8 +20,8 @@ import anyio
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_sandbox.servers.sandbox import Migration
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.command_line import CommandLine
 from tests.support.extent import only_nightly
 from tests.support.members import Daemon, daemon, reader, settings

@@ -13,8 +13,15 @@ from hypothesis import strategies as st
 from kzconsumer.errors import NotDoneError
 from kzconsumer.model import TopicPartition
 from kzconsumer.records.columns import SCHEMA
-from kzconsumer_tools.consume.format_string import FIELDS, Format, Place, offset_at, read_format, read_place
-from kzconsumer_tools.consume.lines import HeaderMatch, RecordFilter, check_expression, pieces, read_header, render
+from kzconsumer_tools.consume.format_and_places import FIELDS, Format, Place, offset_at, read_format, read_place
+from kzconsumer_tools.consume.record_text import (
+    HeaderMatch,
+    RecordFilter,
+    check_expression,
+    pieces,
+    read_header,
+    render,
+)
 
 Row = dict[str, Any]
 

@@ -32,11 +32,11 @@ from kzconsumer_tools.commands.offsets_apply import Prepared, import_offsets, pe
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
 from kzconsumer_tools.groups.diagnosis import RepairResult
 from kzconsumer_tools.node_changes import read_nodes
-from kzconsumer_tools.offsets.changes import Reset, read_undo
 from kzconsumer_tools.offsets.move import MoveRequest, apply_move, prepare_move
+from kzconsumer_tools.offsets.offset_changes import Reset, read_undo
 from kzconsumer_tools.offsets.offset_files import FileFormat, SavedOffset, read_offsets, write_offsets
 from kzconsumer_tools.offsets.prepare import OffsetChanges, prepare_clone, prepare_export, prepare_reset
-from kzconsumer_tools.offsets.stored import OffsetOrigin
+from kzconsumer_tools.offsets.stored_offsets import OffsetOrigin
 from tests.support.cluster_in_memory import Cluster
 from tests.support.simulated.clients import Clients
 

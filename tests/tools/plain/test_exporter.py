@@ -37,7 +37,7 @@ from kzconsumer.status.partition_health import WINDOW
 from kzconsumer.zookeeper.operations import Create, Node, SetData, Stat
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.configuration import free_port
-from kzconsumer_tools.exporter import burrow, feed
+from kzconsumer_tools.exporter import burrow, group_feed
 from kzconsumer_tools.exporter import exporter as exporter_module
 from kzconsumer_tools.exporter.exporter import PAGE, RECHECK, Exporter, ExporterReading, FollowedGroups, WatchedNodes
 from kzconsumer_tools.exporter.exporter_server import families, serving
@@ -503,7 +503,7 @@ def test_what_a_restored_zookeeper_has_lost_is_seen() -> None:
 def shown_by_top(seen: SeenGroup) -> dict[str, Any]:
     """The status that `top --of` shows of it."""
     reading = ExporterReading(0.0, 0.1, {"g": seen}, {}, {P[0]: 9})
-    status: dict[str, Any] = feed.documents(seen, reading, {P[0]: 2.5})["status"]
+    status: dict[str, Any] = group_feed.documents(seen, reading, {P[0]: 2.5})["status"]
     return status
 
 

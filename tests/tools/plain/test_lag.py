@@ -27,7 +27,7 @@ from kzconsumer_tools.groups.group_lag import (
     standing_of,
 )
 from kzconsumer_tools.groups.group_nodes import GroupFacts, KnownTopic, facts
-from kzconsumer_tools.offsets.stored import group_offsets
+from kzconsumer_tools.offsets.stored_offsets import group_offsets
 from kzconsumer_tools.tables.group_tables import lag_table
 from tests.tools.plain.test_group_description import OURS, group, node, ours, topic
 

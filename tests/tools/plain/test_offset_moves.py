@@ -16,7 +16,7 @@ from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.operations import Create, Delete, Node, SetData, Stat
 from kzconsumer_tools.groups.group_lag import LogRange
 from kzconsumer_tools.node_changes import SavedNode, read_nodes, write_nodes
-from kzconsumer_tools.offsets.changes import (
+from kzconsumer_tools.offsets.offset_changes import (
     ChangedGroup,
     ChangedOffsets,
     OffsetChange,

@@ -14,7 +14,7 @@ from kzconsumer_tools.groups.group_lag import LogRange
 from kzconsumer_tools.groups.group_nodes import GroupNodes, KnownTopic, facts
 from kzconsumer_tools.node_changes import SavedNode
 from kzconsumer_tools.offsets.offset_files import read_offsets, write_offsets
-from kzconsumer_tools.offsets.stored import Block, Side, block, in_use, known_blocks, moved, to_resolve
+from kzconsumer_tools.offsets.stored_offsets import Block, Side, block, in_use, known_blocks, moved, to_resolve
 
 HERE = TopicPartition("t", 0)
 PLAN = Plan(

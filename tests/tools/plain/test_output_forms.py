@@ -12,8 +12,8 @@ from functools import partial
 import msgspec
 import pytest
 
-from kzconsumer_tools.commands.answer import as_text
 from kzconsumer_tools.commands.config_commands import ListedContext
+from kzconsumer_tools.commands.output_and_options import as_text
 from kzconsumer_tools.groups.group_lag import GroupLag, LagRow
 from kzconsumer_tools.tables.group_tables import lag_table
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kzconsumer_tools.commands.answer import read_datetime
+from kzconsumer_tools.commands.output_and_options import read_datetime
 
 NOON = 1_769_860_800_000
 """2026-01-31, 12:00 UTC, in ms."""

@@ -23,8 +23,8 @@ import pytest
 from rich.console import Console
 
 from kzconsumer.settings.settings import Settings
-from kzconsumer.status.server import serving
-from kzconsumer_tools.exporter.feed import GroupFeed
+from kzconsumer.status.status_server import serving
+from kzconsumer_tools.exporter.group_feed import GroupFeed
 from kzconsumer_tools.tables.top_screen import View, picture
 from kzconsumer_tools.top_feed import Address, DaemonFeed, events, read_address
 from tests.core.plain.test_status_server import observer
@@ -153,7 +153,7 @@ def test_addresses() -> None:
 
 async def test_a_group_of_a_zookeeper_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes connections, as one that is suspended."""
-    monkeypatch.setattr("kzconsumer_tools.exporter.feed.LIMIT", 0.5)
+    monkeypatch.setattr("kzconsumer_tools.exporter.group_feed.LIMIT", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as server:
         connect = f"127.0.0.1:{server.getsockname()[1]}"
         found = GroupFeed(Settings.from_dict({"zookeeper": {"connect": connect}, "group": {"id": "unused"}}), "orders")

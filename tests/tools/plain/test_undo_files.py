@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kzconsumer.errors import NotDoneError
-from kzconsumer_tools.commands.answer import read_file, write_undo
+from kzconsumer_tools.commands.output_and_options import read_file, write_undo
 from tests.support.disk import watched_disk
 
 

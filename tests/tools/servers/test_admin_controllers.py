@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.command_line import CommandLine
 from tests.support.extent import extent
 from tests.support.pages import form, printed

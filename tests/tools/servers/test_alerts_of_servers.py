@@ -24,7 +24,7 @@ from kzconsumer.registry.cluster import open_session
 from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.alerts import MISSING, Recording, firing
 from tests.support.extent import only_nightly
 from tests.support.members import Daemon, daemon

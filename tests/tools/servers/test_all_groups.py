@@ -16,7 +16,7 @@ from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.operations import Create
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from kzconsumer_tools.exporter.exporter import Exporter
 from kzconsumer_tools.groups.group_nodes import GroupNodes
 from kzconsumer_tools.groups.group_reader import nodes_of
@@ -113,10 +113,10 @@ async def test_many_groups_are_read_in_pages(
             names = [f"/consumers/console-consumer-{n}" for n in range(first, first + 100)]
             await zookeeper.multi([Create(f"{name}{at}", b"") for name in names for at in ("", "/ids", "/owners")])
     monkeypatch.setattr(short_sessions, "LIMIT", 2.0)
-    monkeypatch.setattr("kzconsumer_tools.offsets.overview.nodes_of", slowly)
+    monkeypatch.setattr("kzconsumer_tools.offsets.all_groups.nodes_of", slowly)
     kzconsumer = CommandLine(capsys, "--zookeeper", connect)
     assert len(await kzconsumer.json("groups", "list")) == GROUPS
-    monkeypatch.setattr("kzconsumer_tools.offsets.overview.LIMIT", 0.001)
+    monkeypatch.setattr("kzconsumer_tools.offsets.all_groups.LIMIT", 0.001)
     slow = await kzconsumer("groups", "list")
     assert slow.status == 1
     assert "ZooKeeper answers, but not to all requests within" in slow.err

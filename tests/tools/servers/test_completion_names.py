@@ -12,7 +12,7 @@ import pytest
 
 from kzconsumer.cli.main import main
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from kzconsumer_tools.commands import parsers
 from tests.support.extent import NIGHTLY
 from tests.support.programs import FISH, ZSH, need

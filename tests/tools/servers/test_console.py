@@ -21,7 +21,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.registry.claim_record import StoredPosition, decode_claim_record, encode_claim_record
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.extent import extent
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import session

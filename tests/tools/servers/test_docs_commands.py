@@ -18,7 +18,7 @@ import anyio
 import pytest
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.command_line import CommandLine
 from tests.support.pages import form, printed
 from tests.support.producing import Sent, produce

@@ -27,11 +27,11 @@ from confluent_kafka.cimpl import NewTopic
 from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
-from kzconsumer_tools.commands.answer import EXIT_OF
+from kzconsumer_sandbox.servers.topic_creation import create_topic
+from kzconsumer_tools.commands.output_and_options import EXIT_OF
 from kzconsumer_tools.exporter.burrow import status
 from kzconsumer_tools.exporter.exporter import Exporter, ExporterReading
-from kzconsumer_tools.exporter.feed import documents
+from kzconsumer_tools.exporter.group_feed import documents
 from tests.support.command_line import CommandLine, Done
 from tests.support.extent import NIGHTLY, extent
 from tests.support.producing import Sent, produce

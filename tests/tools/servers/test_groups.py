@@ -17,7 +17,7 @@ import pytest
 from kzconsumer.zookeeper.operations import Create, Delete, Operation
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from kzconsumer_tools.groups.cluster_access import read_nodes
 from tests.support.command_line import CommandLine
 from tests.support.extent import extent

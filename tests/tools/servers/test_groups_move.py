@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException
 
 from kzconsumer.registry.claim_record import ClaimRecord, Plan, encode_claim_record
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.core.servers.test_offset_storage import DUAL, KAFKA, consume, fill
 from tests.core.servers.test_zookeeper_security import written
 from tests.support.command_line import CommandLine

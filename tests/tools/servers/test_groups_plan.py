@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.command_line import CommandLine, Done
 from tests.support.members import owners, reader, settings
 from tests.support.zookeeper_sessions import session, until

@@ -20,7 +20,7 @@ from kzconsumer.lag.partition import Reason
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic_in_kraft
+from kzconsumer_sandbox.servers.topic_creation import create_topic_in_kraft
 from kzconsumer_tools.exporter.exporter import Exporter
 from kzconsumer_tools.groups.group_reader import tree_of
 from tests.support.command_line import CommandLine

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic_in_kraft
+from kzconsumer_sandbox.servers.topic_creation import create_topic_in_kraft
 from tests.support.command_line import CommandLine
 from tests.support.extent import only_nightly
 from tests.support.kafka_consumer import NEWER_PROTOCOL, kafka_member, read_to_the_end, share_member

@@ -18,7 +18,7 @@ import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.core.servers.test_zookeeper_security import written
 from tests.support.command_line import CommandLine
 from tests.support.extent import extent

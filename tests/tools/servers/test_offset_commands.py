@@ -22,10 +22,10 @@ from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.sections import BrokersSettings, ZooKeeperSettings
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from kzconsumer_tools.commands.cluster_option import ClusterOption
 from kzconsumer_tools.groups.group_reader import NodeTopicsRead, apply_changes, nodes_of, tree_of
-from kzconsumer_tools.offsets.changes import OffsetChange
+from kzconsumer_tools.offsets.offset_changes import OffsetChange
 from kzconsumer_tools.offsets.prepare import OffsetChanges, nodes_at
 from tests.support.command_line import CommandLine
 from tests.support.members import reader, settings

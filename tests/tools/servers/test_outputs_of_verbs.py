@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.extent import NIGHTLY, extent
 from tests.support.odd_outputs import Kind, odd_outputs
 from tests.support.producing import Sent, produce

@@ -17,7 +17,7 @@ from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import Batch, HeldRange, Holdings
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from kzconsumer_tools import replay as module
 from kzconsumer_tools.replay import alone, replay
 from tests.support.producing import Sent, produce

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from kzconsumer_tools.commands import topics_commands
 from tests.support.command_line import CommandLine
 from tests.support.servers import Servers

@@ -22,7 +22,7 @@ from playwright.async_api import Page, expect
 from prometheus_client.parser import text_string_to_metric_families
 
 from kzconsumer.lag.partition import FRESH
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.browser import browser, window
 from tests.support.extent import only_nightly
 from tests.support.members import daemon

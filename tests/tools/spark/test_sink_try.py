@@ -18,7 +18,7 @@ from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.operations import ConnectString
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from kzconsumer_tools.commands.sink_commands import last_offsets
 from tests.support.extent import only_nightly
 from tests.support.producing import Sent, produce

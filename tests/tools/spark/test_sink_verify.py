@@ -19,7 +19,7 @@ import pytest
 
 from kzconsumer.registry import paths
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.readiness import create_topic
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.command_line import CommandLine
 from tests.support.extent import only_nightly
 from tests.support.members import committed

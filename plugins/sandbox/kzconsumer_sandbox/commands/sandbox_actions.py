@@ -225,7 +225,7 @@ def _produce(place: StateFile, name: str, number: int | None) -> int:
 def _create(state: SandboxState, topic: str, partitions: int, config: Mapping[str, str]) -> bool:
     """Whether the topic was created; False if it exists."""
     from kzconsumer.logs import setup
-    from kzconsumer_sandbox.servers.readiness import create_topic, create_topic_in_kraft
+    from kzconsumer_sandbox.servers.topic_creation import create_topic, create_topic_in_kraft
 
     if state.kraft:
         return create_topic_in_kraft(state.bootstrap, topic, partitions, config)

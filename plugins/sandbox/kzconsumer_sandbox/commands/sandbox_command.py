@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kzconsumer.cli.arguments import whole_number
-from kzconsumer.settings.values import read_topic
+from kzconsumer.settings.value_readers import read_topic
 from kzconsumer_sandbox.servers.jars import NEWEST, VERSIONS
 from kzconsumer_sandbox.servers.state_file import default_path
 

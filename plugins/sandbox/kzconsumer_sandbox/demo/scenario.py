@@ -30,8 +30,8 @@ from kzconsumer_sandbox.demo.board import Board, Counted, DemoGroup, MemberRow, 
 from kzconsumer_sandbox.demo.members import SESSION_TIMEOUT, DemoMember, Production, configuration, kill, wait_gone
 from kzconsumer_sandbox.demo.screen import DemoScreen, Figures, judge, notes, open_screen, verdict_table
 from kzconsumer_sandbox.sandbox_errors import DemoFailed, SandboxError
-from kzconsumer_sandbox.servers.readiness import create_topic
 from kzconsumer_sandbox.servers.sandbox import Sandbox
+from kzconsumer_sandbox.servers.topic_creation import create_topic
 
 PARTITIONS = 8
 GROUP = TOPIC = "demo"

@@ -21,8 +21,8 @@ from kzconsumer.durable_files import put_in_place, staged_name, sync_directory, 
 from kzconsumer.errors import ConfigError
 from kzconsumer.model import OffsetRange
 from kzconsumer.sinks.interface import RecordsRejectedError, Rejected
-from kzconsumer_files.names import data_file
 from kzconsumer_files.private_directory import PrivateDirectory, sweep
+from kzconsumer_files.range_names import data_file
 from kzconsumer_spark.columns.avro_and_protobuf import Decoder, Unsupported
 from kzconsumer_spark.columns.decoding import Decoding, error_of, raw_of
 from kzconsumer_spark.ranges.batch import Shaped

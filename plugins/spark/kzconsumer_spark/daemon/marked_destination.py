@@ -23,13 +23,13 @@ from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity
 from kzconsumer.plugins import load_function, load_plain_function
 from kzconsumer.sinks.interface import Batch, HeldRange, Preview, RangeData
+from kzconsumer_files.directory_target import target_at
 from kzconsumer_files.holdings import Held, files
-from kzconsumer_files.names import NotOurs, RangeOverlap, TargetOwner, data_file, fingerprint
 from kzconsumer_files.object_store import StoreUnavailable
 from kzconsumer_files.parquet import record_table
-from kzconsumer_files.target import target_at
-from kzconsumer_files.writer import TargetDestination
-from kzconsumer_files.writer import require_usable as require_place
+from kzconsumer_files.range_names import NotOurs, RangeOverlap, TargetOwner, data_file, fingerprint
+from kzconsumer_files.target_writer import TargetDestination
+from kzconsumer_files.target_writer import require_usable as require_place
 from kzconsumer_spark.daemon.requirements import make_scratch
 from kzconsumer_spark.daemon.sink_options import WHERE, SparkOptions
 from kzconsumer_spark.daemon.worker_process import end_session, worker_environment

@@ -35,8 +35,8 @@ from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import OffsetRange, RangeIdentity, Wants, count_offsets
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import Batch, Holdings, Preview, RecordsRejectedError, SinkContext, StepNotRecordedError
-from kzconsumer_files.names import TargetOwner, fingerprint, scope
 from kzconsumer_files.private_directory import PrivateDirectory
+from kzconsumer_files.range_names import TargetOwner, fingerprint, scope
 from kzconsumer_spark.columns.schemas import check_files
 from kzconsumer_spark.daemon import marked_destination, worker_process
 from kzconsumer_spark.daemon.marked_destination import (

@@ -12,7 +12,7 @@ import msgspec
 
 from kzconsumer.display import is_secret, redacted_text
 from kzconsumer.errors import ConfigError
-from kzconsumer.settings.tables import PositiveDuration, nearest, read_table, reader
+from kzconsumer.settings.table_reader import PositiveDuration, nearest, read_table, reader
 from kzconsumer_files.object_store import is_object_store, require_usable_options, without_store
 from kzconsumer_spark.worker_protocol.column_options import Columns, FieldOptions, RegistryOptions, split_url
 from kzconsumer_spark.worker_protocol.messages import ToDelta, ToFiles, ToFunction, ToIceberg, ToJdbc

@@ -24,7 +24,6 @@ from deltalake.transaction import AddAction
 from kzconsumer.display import redacted_text
 from kzconsumer.durable_files import make_directory, sync_again, sync_directory, sync_file
 from kzconsumer_files.layout import Misfit
-from kzconsumer_files.names import NotOurs
 from kzconsumer_files.object_store import (
     ObjectStore,
     Put,
@@ -36,6 +35,7 @@ from kzconsumer_files.object_store import (
     is_object_store,
 )
 from kzconsumer_files.private_directory import local_attempts, make_local_attempts
+from kzconsumer_files.range_names import NotOurs
 from kzconsumer_spark.destinations.delta_columns import further_columns, rules_of, table_columns
 from kzconsumer_spark.destinations.table_history import CommitNote
 from kzconsumer_spark.worker_protocol.messages import ToDelta

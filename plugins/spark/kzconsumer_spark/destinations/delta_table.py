@@ -16,7 +16,10 @@ from deltalake import DeltaTable
 
 from kzconsumer.model import RangeIdentity
 from kzconsumer_files.holdings import Held
-from kzconsumer_files.names import (
+from kzconsumer_files.object_store import Put
+from kzconsumer_files.private_directory import dead_attempts
+from kzconsumer_files.publication import SetAside, StagedRange
+from kzconsumer_files.range_names import (
     AnyRange,
     LedgerEntry,
     NotOurs,
@@ -31,11 +34,8 @@ from kzconsumer_files.names import (
     scoped_files,
     unique_file,
 )
-from kzconsumer_files.object_store import Put
-from kzconsumer_files.private_directory import dead_attempts
-from kzconsumer_files.publication import SetAside, StagedRange
 from kzconsumer_files.target_marker import MARKER
-from kzconsumer_files.writer import require_usable as require_place
+from kzconsumer_files.target_writer import require_usable as require_place
 from kzconsumer_spark.destinations.delta_columns import partition_values
 from kzconsumer_spark.destinations.delta_log import AddedFile, DeltaHistory, DeltaLog, place_of
 from kzconsumer_spark.destinations.table_history import CommitNote, Positions, held_by_commits

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from kzconsumer.sinks.interface import check_step
-from kzconsumer_files.names import partition_name
+from kzconsumer_files.range_names import partition_name
 from kzconsumer_spark.worker_protocol.messages import BatchRange
 
 

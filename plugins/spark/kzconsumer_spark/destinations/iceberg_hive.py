@@ -28,7 +28,7 @@ from pyiceberg.exceptions import CommitFailedException
 
 from kzconsumer import clock
 from kzconsumer.logs.logger import get_logger
-from kzconsumer_files.names import NotOurs
+from kzconsumer_files.range_names import NotOurs
 
 _EXPECTED: Final = "metadata_location"
 _MODIFIED: Final = "The table has been modified"  # of all metastores that compare

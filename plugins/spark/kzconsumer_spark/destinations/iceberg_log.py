@@ -32,7 +32,7 @@ from kzconsumer.display import redacted_text
 from kzconsumer.durable_files import sync_again, sync_directory, sync_file
 from kzconsumer.errors import ConfigError
 from kzconsumer_files.layout import Misfit
-from kzconsumer_files.names import NotOurs
+from kzconsumer_files.range_names import NotOurs
 from kzconsumer_spark.destinations.iceberg_columns import (
     further_columns,
     partition_of,

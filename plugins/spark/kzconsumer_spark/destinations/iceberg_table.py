@@ -17,7 +17,10 @@ from pyiceberg.table import Table
 from kzconsumer.durable_files import make_directory, sync_directory
 from kzconsumer.model import RangeIdentity
 from kzconsumer_files.holdings import Held
-from kzconsumer_files.names import (
+from kzconsumer_files.object_store import Put
+from kzconsumer_files.private_directory import dead_attempts, local_attempts, make_local_attempts
+from kzconsumer_files.publication import SetAside, StagedRange
+from kzconsumer_files.range_names import (
     AnyRange,
     LedgerEntry,
     NotOurs,
@@ -30,9 +33,6 @@ from kzconsumer_files.names import (
     scope,
     unique_file,
 )
-from kzconsumer_files.object_store import Put
-from kzconsumer_files.private_directory import dead_attempts, local_attempts, make_local_attempts
-from kzconsumer_files.publication import SetAside, StagedRange
 from kzconsumer_spark.destinations.iceberg_log import (
     IcebergHistory,
     IcebergLog,

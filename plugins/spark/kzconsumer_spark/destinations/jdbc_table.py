@@ -22,7 +22,8 @@ from kzconsumer.model import OffsetRange, RangeIdentity
 from kzconsumer.sinks.interface import HeldRange
 from kzconsumer_files.fold_plan import Span
 from kzconsumer_files.holdings import Held, kept_aside
-from kzconsumer_files.names import (
+from kzconsumer_files.publication import SetAside
+from kzconsumer_files.range_names import (
     AnyRange,
     NotOurs,
     RangeOverlap,
@@ -33,7 +34,6 @@ from kzconsumer_files.names import (
     range_name,
     require_apart,
 )
-from kzconsumer_files.publication import SetAside
 from kzconsumer_spark.destinations.jdbc_database import (
     STAGE,
     Connection,

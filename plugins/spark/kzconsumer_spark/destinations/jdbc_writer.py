@@ -15,7 +15,7 @@ from pyspark.sql import functions as sql
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.model import OffsetRange
-from kzconsumer_files.writer import WriteResult
+from kzconsumer_files.target_writer import WriteResult
 from kzconsumer_spark.destinations.jdbc_database import DRIVER, MISSING, Connection
 from kzconsumer_spark.destinations.jdbc_database import password as read_password
 from kzconsumer_spark.destinations.jdbc_table import JdbcTable

@@ -15,7 +15,7 @@ from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import HeldRange
 from kzconsumer_files.holdings import Held, held_range, kept_aside
-from kzconsumer_files.names import AnyRange, LedgerEntry, partition_name, range_names
+from kzconsumer_files.range_names import AnyRange, LedgerEntry, partition_name, range_names
 
 _READERS: Final = 8
 

@@ -25,8 +25,8 @@ from pyspark.sql import functions as sql
 
 from kzconsumer.errors import KzConsumerError
 from kzconsumer_files.layout import Misfit, type_text
-from kzconsumer_files.names import unique_file
 from kzconsumer_files.object_store import Put
+from kzconsumer_files.range_names import unique_file
 from kzconsumer_spark.ranges.batch import RANGE_COLUMNS, tag_of
 from kzconsumer_spark.worker_protocol.messages import BatchRange
 from kzconsumer_spark.worker_protocol.spark_settings import CODECS, PARQUET_CODEC, Codec, codec_of

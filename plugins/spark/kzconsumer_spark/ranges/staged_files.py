@@ -19,8 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StringType, StructType
 
-from kzconsumer_files.names import data_file
 from kzconsumer_files.publication import StagedRange
+from kzconsumer_files.range_names import data_file
 from kzconsumer_spark.ranges.batch import (
     RANGE_COLUMNS,
     RANGE_PARTITION,

@@ -28,7 +28,7 @@ from kzconsumer.own_files import ProcessLock, own_directory
 from kzconsumer.sessions import Sessions
 from kzconsumer.settings.sections import SubscriptionSettings
 from kzconsumer.settings.settings import Settings
-from kzconsumer.settings.values import TopicFilter
+from kzconsumer.settings.value_readers import TopicFilter
 from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Batch, RangeData
 from kzconsumer.sinks.range_plans import RangePlans, destination_of

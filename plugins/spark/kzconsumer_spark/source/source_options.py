@@ -21,7 +21,7 @@ from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.rejected import check_rejected
 from kzconsumer.settings.layers import Origin
 from kzconsumer.settings.settings import Settings, layers_of
-from kzconsumer.settings.tables import nearest
+from kzconsumer.settings.table_reader import nearest
 from kzconsumer_spark.executors.fetching import TaskPolicy
 
 # A batch read begins and ends where options of Spark's own Kafka source say, or at the group's committed offsets.

@@ -33,7 +33,7 @@ from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.records.checksums import Contents
 from kzconsumer.registry.claim_record import Spans
 from kzconsumer.sinks.interface import RecordsRejectedError
-from kzconsumer_files.writer import WriteResult
+from kzconsumer_files.target_writer import WriteResult
 from kzconsumer_spark.executors.fetching import (
     BrokersOutageError,
     CorruptPartError,

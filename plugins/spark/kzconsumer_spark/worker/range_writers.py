@@ -20,13 +20,13 @@ from kzconsumer.errors import ConfigError
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.records.checksums import Contents
 from kzconsumer.sinks.interface import StepNotRecordedError
+from kzconsumer_files.directory_target import target_at
 from kzconsumer_files.layout import Misfit
 from kzconsumer_files.object_store import Put
 from kzconsumer_files.object_target import ObjectTarget
 from kzconsumer_files.private_directory import PrivateDirectory, sweep
 from kzconsumer_files.publication import StagedRange
-from kzconsumer_files.target import target_at
-from kzconsumer_files.writer import TargetWriter, WriteResult
+from kzconsumer_files.target_writer import TargetWriter, WriteResult
 from kzconsumer_spark.destinations.function_batch import FunctionBatch, function_range, require_written, takes_batch
 from kzconsumer_spark.executors.task_files import TaskFiles, nowhere
 from kzconsumer_spark.ranges.batch import Permission, RowShaping, SparkBatch, require_all

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from kzconsumer.errors import ConfigError, KzConsumerError
 from kzconsumer.plugins import load_function
-from kzconsumer_files.writer import WriteResult
+from kzconsumer_files.target_writer import WriteResult
 from kzconsumer_spark.columns.shaping import Shaping
 from kzconsumer_spark.executors.planned_topics import KafkaRegistry
 from kzconsumer_spark.ranges.batch import SCHEMA, Permission, SparkBatch, WorkerLease

@@ -7,7 +7,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from kzconsumer.settings.tables import PositiveDuration, reader
+from kzconsumer.settings.table_reader import PositiveDuration, reader
 
 Format: TypeAlias = Literal["raw", "string", "json", "avro", "confluent-avro", "protobuf"]
 Field: TypeAlias = Literal["key", "value"]

@@ -36,7 +36,7 @@ from kzconsumer.registry.cluster import short_session
 from kzconsumer.registry.nodes import decode_cluster_id
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.sections import ZooKeeperSettings
-from kzconsumer.settings.tables import nearest
+from kzconsumer.settings.table_reader import nearest
 from kzconsumer.zookeeper.operations import Create, SetData
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import repeated, together

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from kzconsumer.display import some
-from kzconsumer.settings.tables import nearest
-from kzconsumer.settings.values import INTERNAL_TOPICS
+from kzconsumer.settings.table_reader import nearest
+from kzconsumer.settings.value_readers import INTERNAL_TOPICS
 from kzconsumer.zookeeper.operations import Create
 from kzconsumer_tools.cluster.description import ClusterDescription, PartitionShown, TopicDescription
 from kzconsumer_tools.node_changes import CONFIG_CHANGE, DELETE_TOPICS, PREFERRED_ELECTION, REASSIGN_PARTITIONS

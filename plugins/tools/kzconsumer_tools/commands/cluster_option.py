@@ -16,9 +16,9 @@ from kzconsumer.offsets.start_rules import Storage
 from kzconsumer.settings.layers import VARIABLE, Layers
 from kzconsumer.settings.sections import BrokersSettings, ZooKeeperSettings
 from kzconsumer.settings.settings import Settings, layers_of, toml_value
-from kzconsumer.settings.values import read_connect
+from kzconsumer.settings.value_readers import read_connect
 from kzconsumer_tools import contexts
-from kzconsumer_tools.commands.answer import add_output
+from kzconsumer_tools.commands.output_and_options import add_output
 
 _CONNECT = ("zookeeper", "connect")
 

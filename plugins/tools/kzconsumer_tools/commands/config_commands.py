@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from kzconsumer.settings.values import read_name
-from kzconsumer_tools.commands.answer import add_output, read_file, show
+from kzconsumer.settings.value_readers import read_name
+from kzconsumer_tools.commands.output_and_options import add_output, read_file, show
 from kzconsumer_tools.original_config import Imported, read
 from kzconsumer_tools.tables.text import columns
 

@@ -18,11 +18,11 @@ from kzconsumer.display import plural, rate
 from kzconsumer.errors import NotDoneError, NotFoundError
 from kzconsumer.settings.sections import SubscriptionSettings
 from kzconsumer.settings.settings import Settings
-from kzconsumer.settings.values import read_list
-from kzconsumer_tools.commands.answer import chosen_topics, read_datetime, topic_scope
+from kzconsumer.settings.value_readers import read_list
 from kzconsumer_tools.commands.cluster_option import add_cluster_option, cluster_settings, group_name
-from kzconsumer_tools.consume.format_string import VALUE_LINES, Place, read_format, read_place
-from kzconsumer_tools.offsets.stored import stored_offsets
+from kzconsumer_tools.commands.output_and_options import chosen_topics, read_datetime, topic_scope
+from kzconsumer_tools.consume.format_and_places import VALUE_LINES, Place, read_format, read_place
+from kzconsumer_tools.offsets.stored_offsets import stored_offsets
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -205,8 +205,8 @@ def _subscription(arguments: argparse.Namespace, settings: Settings) -> Subscrip
 
 
 def _wanted(arguments: argparse.Namespace) -> Wanted:
-    from kzconsumer_tools.consume.lines import RecordFilter
     from kzconsumer_tools.consume.printing import Wanted
+    from kzconsumer_tools.consume.record_text import RecordFilter
 
     if arguments.until_end and arguments.until is not None:
         arguments.misused("-e means --until end; give one of them")
@@ -256,13 +256,13 @@ def _form(text: str) -> object:
 
 
 def _expression(text: str) -> str:
-    from kzconsumer_tools.consume.lines import check_expression
+    from kzconsumer_tools.consume.record_text import check_expression
 
     return _read(text, check_expression)
 
 
 def _header(text: str) -> object:
-    from kzconsumer_tools.consume.lines import read_header
+    from kzconsumer_tools.consume.record_text import read_header
 
     return _read(text, read_header)
 

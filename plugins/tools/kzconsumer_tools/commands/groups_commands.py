@@ -19,17 +19,6 @@ from kzconsumer.plugins import ASSIGNORS, load_chosen
 from kzconsumer.registry.group_records import Registration, registered
 from kzconsumer.settings.settings import Settings
 from kzconsumer_tools.commands import groups_repair
-from kzconsumer_tools.commands.answer import (
-    EXIT_UNHEALTHY,
-    add_change_of_offsets,
-    add_group_names,
-    add_topics,
-    ask,
-    chosen_topics,
-    show,
-    wanted_groups,
-    write_undo,
-)
 from kzconsumer_tools.commands.cluster_option import (
     ClusterOption,
     add_cluster_option,
@@ -41,6 +30,17 @@ from kzconsumer_tools.commands.cluster_option import (
     group_name,
     required_group,
     said_storage,
+)
+from kzconsumer_tools.commands.output_and_options import (
+    EXIT_UNHEALTHY,
+    add_change_of_offsets,
+    add_group_names,
+    add_topics,
+    ask,
+    chosen_topics,
+    show,
+    wanted_groups,
+    write_undo,
 )
 from kzconsumer_tools.groups.advice import examined
 from kzconsumer_tools.groups.group_description import GroupDescription, describe, preview
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from kzconsumer.assignors import Assignor
     from kzconsumer_tools.groups.group_lag import GroupSummary
     from kzconsumer_tools.offsets.move import MoveRequest
-    from kzconsumer_tools.offsets.stored import MovedGroup
+    from kzconsumer_tools.offsets.stored_offsets import MovedGroup
 
 
 # `kzconsumer groups plan`: who would own which partitions if members joined.
@@ -158,7 +158,7 @@ def _with_streams(usual: Registration, streams: int | None) -> Registration:
 
 # `kzconsumer groups move`: the offsets of a group in ZooKeeper for a Kafka consumer group, or back.
 #
-# JSON has the fields of `offsets.stored.MovedGroup`.
+# JSON has the fields of `offsets.stored_offsets.MovedGroup`.
 
 
 def add_move(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -285,7 +285,7 @@ async def _overview(
 ) -> list[GroupSummary]:
     import math
 
-    from kzconsumer_tools.offsets.overview import read_overview
+    from kzconsumer_tools.offsets.all_groups import read_overview
 
     async with at.access(math.inf) as access:
         return await read_overview(access, at.zookeeper.connect, wanted, shown)

@@ -14,16 +14,6 @@ from typing import TYPE_CHECKING
 
 from kzconsumer.errors import NotDoneError, NotFoundError
 from kzconsumer.registry.paths import GroupPaths, topic_of
-from kzconsumer_tools.commands.answer import (
-    EXIT_NOT_EXAMINED,
-    EXIT_OF,
-    EXIT_UNHEALTHY,
-    add_execute_and_undo,
-    ask,
-    read_file,
-    show,
-    write_undo,
-)
 from kzconsumer_tools.commands.cluster_option import (
     ClusterOption,
     add_cluster_option,
@@ -32,6 +22,16 @@ from kzconsumer_tools.commands.cluster_option import (
     cluster_flags,
     cluster_option,
     required_group,
+)
+from kzconsumer_tools.commands.output_and_options import (
+    EXIT_NOT_EXAMINED,
+    EXIT_OF,
+    EXIT_UNHEALTHY,
+    add_execute_and_undo,
+    ask,
+    read_file,
+    show,
+    write_undo,
 )
 from kzconsumer_tools.groups.advice import Examined, examined
 from kzconsumer_tools.groups.diagnosis import (

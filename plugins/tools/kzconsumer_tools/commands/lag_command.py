@@ -13,7 +13,15 @@ from msgspec.structs import replace
 
 from kzconsumer.cli.arguments import seconds
 from kzconsumer.lag.partition import FAULTS, UNASKED
-from kzconsumer_tools.commands.answer import (
+from kzconsumer_tools.commands.cluster_option import (
+    ClusterOption,
+    add_cluster_option,
+    add_group,
+    add_storage,
+    cluster_option,
+    required_group,
+)
+from kzconsumer_tools.commands.output_and_options import (
     EXIT_NOT_EXAMINED,
     EXIT_OF,
     EXIT_UNHEALTHY,
@@ -24,14 +32,6 @@ from kzconsumer_tools.commands.answer import (
     chosen_topics,
     show,
     wanted_groups,
-)
-from kzconsumer_tools.commands.cluster_option import (
-    ClusterOption,
-    add_cluster_option,
-    add_group,
-    add_storage,
-    cluster_option,
-    required_group,
 )
 from kzconsumer_tools.groups.advice import examined
 from kzconsumer_tools.groups.diagnosis import not_asked, of_progress

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from kzconsumer.cli.arguments import seconds
 from kzconsumer.errors import ConfigError
 from kzconsumer.settings.settings import toml_value
-from kzconsumer_tools.commands.answer import EXIT_UNHEALTHY, add_group_names, wanted_groups
 from kzconsumer_tools.commands.cluster_option import add_cluster_option, cluster_settings, group_name
+from kzconsumer_tools.commands.output_and_options import EXIT_UNHEALTHY, add_group_names, wanted_groups
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -71,7 +71,7 @@ def run_top(arguments: argparse.Namespace) -> int:
     daemons = [DaemonFeed(each, group=arguments.group) for each in addresses]
     if arguments.of:
         from kzconsumer.logs.setup import configure
-        from kzconsumer_tools.exporter.feed import GroupFeed
+        from kzconsumer_tools.exporter.group_feed import GroupFeed
 
         configure("critical", "line")  # the screen says what fails
         settings = cluster_settings(arguments)

@@ -11,12 +11,12 @@ from pathlib import Path
 from kzconsumer.display import plural, some
 from kzconsumer.errors import GroupInUseError, NotDoneError
 from kzconsumer.offsets.start_rules import Storage
-from kzconsumer_tools.commands.answer import write_undo
 from kzconsumer_tools.commands.cluster_option import ClusterOption
+from kzconsumer_tools.commands.output_and_options import write_undo
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
 from kzconsumer_tools.groups.group_nodes import members_present, require_no_members
 from kzconsumer_tools.groups.group_reader import require_group
-from kzconsumer_tools.offsets.changes import (
+from kzconsumer_tools.offsets.offset_changes import (
     ChangedGroup,
     ChangedOffsets,
     CoordinatorChange,
@@ -35,7 +35,7 @@ from kzconsumer_tools.offsets.prepare import (
     prepare_reset,
     require_counting,
 )
-from kzconsumer_tools.offsets.stored import MovedPartition
+from kzconsumer_tools.offsets.stored_offsets import MovedPartition
 
 Prepared = Sequence[OffsetChanges | CoordinatorChanges]
 """The changes of each group."""

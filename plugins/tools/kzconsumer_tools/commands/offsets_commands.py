@@ -1,7 +1,7 @@
 """`kzconsumer offsets show | reset | export | import | clone`: stored offsets, and changing them.
 
 Verbs that change something show old and new offsets first, and write an undo file before they do it with `--execute`.
-JSON has the fields of `offsets.stored.GroupOffsets` and `offsets.changes.ChangedOffsets`.
+JSON has the fields of `stored_offsets.GroupOffsets` and `offset_changes.ChangedOffsets`.
 """
 
 from __future__ import annotations
@@ -18,17 +18,6 @@ import msgspec
 
 from kzconsumer.errors import NotDoneError
 from kzconsumer.model import TopicPartition
-from kzconsumer_tools.commands.answer import (
-    add_change_of_offsets,
-    add_reset_options,
-    add_topics,
-    ask,
-    chosen_topics,
-    printable_lines,
-    read_file,
-    show,
-    write_file,
-)
 from kzconsumer_tools.commands.cluster_option import (
     ClusterOption,
     add_cluster_option,
@@ -40,9 +29,20 @@ from kzconsumer_tools.commands.cluster_option import (
     required_group,
     said_storage,
 )
-from kzconsumer_tools.offsets.changes import Reset, SavedCoordinatorOffset, read_undo
+from kzconsumer_tools.commands.output_and_options import (
+    add_change_of_offsets,
+    add_reset_options,
+    add_topics,
+    ask,
+    chosen_topics,
+    printable_lines,
+    read_file,
+    show,
+    write_file,
+)
+from kzconsumer_tools.offsets.offset_changes import Reset, SavedCoordinatorOffset, read_undo
 from kzconsumer_tools.offsets.offset_files import SavedOffset, read_offsets, write_offsets
-from kzconsumer_tools.offsets.stored import group_offsets
+from kzconsumer_tools.offsets.stored_offsets import group_offsets
 from kzconsumer_tools.tables.offset_tables import changes_table, show_table
 
 if TYPE_CHECKING:

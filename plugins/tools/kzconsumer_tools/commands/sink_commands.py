@@ -22,8 +22,8 @@ from kzconsumer.plugins import SINKS, load_chosen
 from kzconsumer.registry import paths
 from kzconsumer.registry.claim_record import decode_claim_record
 from kzconsumer.settings.settings import Settings
-from kzconsumer.settings.tables import faults_in
-from kzconsumer_tools.commands.answer import (
+from kzconsumer.settings.table_reader import faults_in
+from kzconsumer_tools.commands.output_and_options import (
     EXIT_UNHEALTHY,
     TIME_HELP,
     add_output,
@@ -35,7 +35,7 @@ from kzconsumer_tools.commands.answer import (
 )
 from kzconsumer_tools.groups.group_nodes import GroupNodes
 from kzconsumer_tools.node_changes import partition_of
-from kzconsumer_tools.offsets.changes import offset_in
+from kzconsumer_tools.offsets.offset_changes import offset_in
 from kzconsumer_tools.proof import GroupProgress, InLog, Planned, Proof
 
 if TYPE_CHECKING:

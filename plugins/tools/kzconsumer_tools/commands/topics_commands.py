@@ -27,13 +27,21 @@ from kzconsumer_tools.cluster.requests import (
     require_brokers,
     require_usable,
 )
-from kzconsumer_tools.commands.answer import add_execute, ask, chosen_topics, read_file, show, topic_scope, write_undo
 from kzconsumer_tools.commands.cluster_option import (
     ClusterOption,
     add_cluster_option,
     cluster_flags,
     cluster_option,
     read_topics,
+)
+from kzconsumer_tools.commands.output_and_options import (
+    add_execute,
+    ask,
+    chosen_topics,
+    read_file,
+    show,
+    topic_scope,
+    write_undo,
 )
 from kzconsumer_tools.tables.cluster_tables import (
     cluster_table,

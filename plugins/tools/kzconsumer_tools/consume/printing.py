@@ -26,12 +26,12 @@ from kzconsumer.records.forms import ColumnRecords
 from kzconsumer.registry.nodes import decode_offset
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.builtin import encode
-from kzconsumer_tools.consume.format_string import ENDLESS, Format, Place, offset_at, ranges
-from kzconsumer_tools.consume.lines import RecordFilter, pieces
+from kzconsumer_tools.consume.format_and_places import ENDLESS, Format, Place, offset_at, ranges
+from kzconsumer_tools.consume.record_text import RecordFilter, pieces
 from kzconsumer_tools.groups.cluster_access import read_nodes
 from kzconsumer_tools.groups.group_nodes import GroupNodes
 from kzconsumer_tools.offsets.prepare import Scope, by_topic, choose
-from kzconsumer_tools.offsets.stored import origin_of, stored_offsets
+from kzconsumer_tools.offsets.stored_offsets import origin_of, stored_offsets
 
 log = get_logger("kzconsumer")
 

@@ -22,7 +22,7 @@ from kzconsumer.errors import (
 from kzconsumer.registry import paths
 from kzconsumer.registry.broker_topics import ClusterMetadata, TopicIdentities, existing
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.settings.tables import nearest
+from kzconsumer.settings.table_reader import nearest
 from kzconsumer.zookeeper.operations import Node
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import repeated, together

@@ -15,9 +15,9 @@ from kzconsumer.offsets.start_rules import Storage, WithBrokers
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
 from kzconsumer_tools.groups.group_lag import LogRange
 from kzconsumer_tools.groups.group_nodes import GroupNodes
-from kzconsumer_tools.offsets.changes import CoordinatorChange, to_offset
+from kzconsumer_tools.offsets.offset_changes import CoordinatorChange, to_offset
 from kzconsumer_tools.offsets.prepare import CoordinatorChanges, OffsetChanges, Scope, nodes_at, read_view, within
-from kzconsumer_tools.offsets.stored import (
+from kzconsumer_tools.offsets.stored_offsets import (
     Block,
     MovedGroup,
     Side,

@@ -21,9 +21,9 @@ import msgspec
 
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.nodes import decode_offset
-from kzconsumer.settings.values import read_topic
+from kzconsumer.settings.value_readers import read_topic
 from kzconsumer_tools.node_changes import SavedNode, partition_of, read_nodes, write_nodes
-from kzconsumer_tools.offsets.stored import UNKNOWN, OffsetOrigin
+from kzconsumer_tools.offsets.stored_offsets import UNKNOWN, OffsetOrigin
 
 FileFormat = Literal["zookeeper", "csv", "nodes", "spark"]
 

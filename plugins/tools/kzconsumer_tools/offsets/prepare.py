@@ -34,7 +34,7 @@ from kzconsumer_tools.groups.group_nodes import (
 )
 from kzconsumer_tools.groups.group_reader import apply_changes, make_parents
 from kzconsumer_tools.node_changes import NodeChange, SavedNode, partition_of, partition_of_0_7
-from kzconsumer_tools.offsets.changes import (
+from kzconsumer_tools.offsets.offset_changes import (
     NO_OFFSET,
     CoordinatorChange,
     OffsetChange,
@@ -46,7 +46,7 @@ from kzconsumer_tools.offsets.changes import (
     to_offset,
 )
 from kzconsumer_tools.offsets.offset_files import FileFormat, SavedOffset
-from kzconsumer_tools.offsets.stored import (
+from kzconsumer_tools.offsets.stored_offsets import (
     EARLIER,
     OffsetOrigin,
     effective_offsets,

@@ -15,11 +15,11 @@ from typing import Final, NamedTuple, TypeVar
 from kzconsumer.errors import ConfigError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity
-from kzconsumer_files.names import NotOurs, RecordRange, TargetOwner, fingerprint, identity_of
+from kzconsumer_files.directory_target import AnyTarget, target_at
 from kzconsumer_files.object_store import is_object_store
 from kzconsumer_files.private_directory import PrivateDirectory
 from kzconsumer_files.publication import SetAside, StagedRange
-from kzconsumer_files.target import AnyTarget, target_at
+from kzconsumer_files.range_names import NotOurs, RecordRange, TargetOwner, fingerprint, identity_of
 
 _Records = TypeVar("_Records", bound=RecordRange)
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from kzconsumer.errors import NotDoneError
 from kzconsumer.model import TopicPartition
-from kzconsumer_tools.consume.format_string import Format
+from kzconsumer_tools.consume.format_and_places import Format
 
 _NOTHING = pa.scalar(b"", pa.binary())
 

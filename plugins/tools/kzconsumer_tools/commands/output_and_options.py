@@ -21,7 +21,7 @@ from kzconsumer.display import all_printable, printable
 from kzconsumer.durable_files import sync_directory, write_new
 from kzconsumer.errors import NotDoneError, OutputError
 from kzconsumer.lag.totals import Verdict
-from kzconsumer.settings.values import first_millisecond, read_topic
+from kzconsumer.settings.value_readers import first_millisecond, read_topic
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from kzconsumer.display import HIDDEN, is_secret, redacted
 from kzconsumer.lag.totals import age_text, lag_text
 from kzconsumer.logs.setup import TROUBLES
 from kzconsumer.settings.settings import Settings
-from kzconsumer.settings.tables import keys_of
+from kzconsumer.settings.table_reader import keys_of
 from kzconsumer.status.access import load_token
 from kzconsumer.status.metrics import families
 from kzconsumer.status.observer import Observer

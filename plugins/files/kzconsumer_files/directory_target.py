@@ -16,11 +16,11 @@ from typing import TypeAlias, TypeVar
 from kzconsumer.durable_files import make_directory, put_in_place, sync_directory, write_new
 from kzconsumer.model import RangeIdentity
 from kzconsumer_files.ledger import Folder, Ledger, LedgerContents, LedgerItems, UnreadableItem, read_all
-from kzconsumer_files.names import AnyRange, LedgerEntry, NotOurs, TargetOwner, range_name
 from kzconsumer_files.object_store import ObjectStore, StateDirectory, is_object_store
 from kzconsumer_files.object_target import ObjectTarget
 from kzconsumer_files.private_directory import PrivateDirectory, dead_attempts, sweep
 from kzconsumer_files.publication import Publication, StagedRange, log_blocked
+from kzconsumer_files.range_names import AnyRange, LedgerEntry, NotOurs, TargetOwner, range_name
 from kzconsumer_files.target_marker import MARKER, MarkedPlace, new_marker, require_unused
 
 _Range = TypeVar("_Range", bound=AnyRange)

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from kzconsumer.model import checked_time
 from kzconsumer.settings.bounded_match import matcher
-from kzconsumer.settings.tables import read_byte_size, reader, show_byte_size
+from kzconsumer.settings.table_reader import read_byte_size, reader, show_byte_size
 
 # White and black lists of topics, as the original consumer reads them.
 #

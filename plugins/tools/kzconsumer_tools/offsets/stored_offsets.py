@@ -27,7 +27,7 @@ from kzconsumer_tools.groups.group_nodes import (
     record_of,
 )
 from kzconsumer_tools.node_changes import partition_of, partition_of_0_7
-from kzconsumer_tools.offsets.changes import DescribedChange, consumption, offset_in
+from kzconsumer_tools.offsets.offset_changes import DescribedChange, consumption, offset_in
 
 # Which log a stored offset refers to.
 #

@@ -1,0 +1,31 @@
+"""What it means if a sink raises: an error of the sink, one of the package, or the end of this task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kzconsumer.errors import PLUGIN_FAULTS, KzConsumerError, SinkError, ZooKeeperError, raised
+from kzconsumer.sinks.interface import StepNotRecordedError
+
+
+@contextmanager
+def sink_failures(name: str) -> Iterator[None]:
+    """What a sink raises becomes SinkError, with the sink's name.
+
+    Errors of the package pass, except those of recording a step: then the write has failed.
+    """
+    try:
+        yield
+    except (StepNotRecordedError, ZooKeeperError) as error:
+        raise SinkError(f"sink {name}: {error}") from error
+    except KzConsumerError:
+        raise
+    except PLUGIN_FAULTS as error:
+        raise SinkError(f"sink {name}: {raised(error)}") from error
+    except asyncio.CancelledError as error:
+        # A future that it awaits may be cancelled by anybody. Passed on, that would end the member as a stop does.
+        if (task := asyncio.current_task()) is None or task.cancelling():
+            raise
+        raise SinkError(f"sink {name}: {raised(error)}: something that it awaited was cancelled") from error
