@@ -27,7 +27,7 @@ from kzconsumer.offsets.start_rules import WithBrokers
 from kzconsumer.registry.claim_record import ClaimRecord, Fence, Plan, decode_claim_record, encode_claim_record
 from kzconsumer.registry.nodes import decode_offset, encode_offset
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.zookeeper.operations import Check, Create, Node, SetData
+from kzconsumer.zookeeper.operations import Check, Create, Node, Operation, SetData, transactions
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import repeated, together
 
@@ -133,7 +133,7 @@ def raise_refused(refused: Mapping[TopicPartition, str]) -> None:
 
 log = get_logger("kzconsumer.offsets")
 
-# One transaction of this many partitions stays far below ZooKeeper's 1 MB limit on a request, with plans as well.
+# At most; so many as fit into a request are in one transaction. If one is refused, its others are written once more.
 PARTITIONS_PER_TRANSACTION = 64
 OPERATIONS_PER_PARTITION = 3
 TRANSACTIONS_AT_ONCE = 4
@@ -186,27 +186,36 @@ class ZooKeeperOffsetStorage:
 
     async def _write(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored | Lost | CommitRefused]:
         results: dict[TopicPartition, Stored | Lost | CommitRefused] = {}
-        pending = list(writes)
+        # They are prepared here, and not all of a commit at once, for which records would wait.
+        for part in transactions([(write, self._operations(write)) for write in writes], len(writes)):
+            results.update(await self._write_at_once(part))
+        return results
+
+    async def _write_at_once(
+        self, pending: list[tuple[OffsetWrite, Sequence[Operation]]]
+    ) -> dict[TopicPartition, Stored | Lost | CommitRefused]:
+        results: dict[TopicPartition, Stored | Lost | CommitRefused] = {}
         while pending:
             try:
-                await self._session.multi([op for write in pending for op in self._operations(write)])
+                await self._session.multi([operation for _, operations in pending for operation in operations])
             except MultiFailedError as refused:
                 index, role = divmod(refused.index, OPERATIONS_PER_PARTITION)
-                write = pending.pop(index)
+                write, _ = pending.pop(index)
                 if role < 2:
                     results[write.topic_partition] = Lost(str(refused.error))
                 elif isinstance(refused.error, (BadVersionError, NodeExistsError, NoNodeError)):
-                    pending.append(await repeated(partial(self._reread, write)))
+                    again = await repeated(partial(self._reread, write))
+                    pending.append((again, self._operations(again)))
                 elif isinstance(refused.error, NotPermittedError):
                     results[write.topic_partition] = CommitRefused(str(refused.error), refused.error)
                 else:
                     raise refused.error from refused
             except ConnectionLostError:
-                made = await self.executed(pending)
+                made = await self.executed([write for write, _ in pending])
                 results.update(made)
-                pending = [write for write in pending if write.topic_partition not in made]
+                pending = [each for each in pending if each[0].topic_partition not in made]
             else:
-                results.update({write.topic_partition: write.leaves for write in pending})
+                results.update({write.topic_partition: write.leaves for write, _ in pending})
                 break
         return results
 
@@ -330,13 +339,18 @@ class KafkaOffsetStorage:
 
     async def _lost(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Lost]:
         lost: dict[TopicPartition, Lost] = {}
-        pending = list(writes)
+        for part in transactions([(write, write.fence.checks()) for write in writes], len(writes)):
+            lost.update(await self._lost_of(part))
+        return lost
+
+    async def _lost_of(self, pending: list[tuple[OffsetWrite, Sequence[Operation]]]) -> dict[TopicPartition, Lost]:
+        lost: dict[TopicPartition, Lost] = {}
         while pending:
-            checks = [check for write in pending for check in write.fence.checks()]
+            checks = [check for _, checks in pending for check in checks]
             try:
                 await repeated(partial(self._session.multi, checks))
             except MultiFailedError as refused:
-                write = pending.pop(refused.index // CHECKS_PER_PARTITION)
+                write, _ = pending.pop(refused.index // CHECKS_PER_PARTITION)
                 lost[write.topic_partition] = Lost(str(refused.error))
             else:
                 break

@@ -41,13 +41,13 @@ from kzconsumer.registry.cluster_topics import TopicSource
 from kzconsumer.registry.node_topics import incarnations
 from kzconsumer.registry.nodes import decode_offset
 from kzconsumer.registry.paths import GroupPaths, is_number
-from kzconsumer.zookeeper.operations import Check, Create, Delete, Node, SetData, Stat
+from kzconsumer.zookeeper.operations import Check, Create, Delete, Node, SetData, Stat, transactions
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches, repeated, together
 
 # Parents of a topic's owner, offset and claim nodes: the first member of a new group creates them.
 
-# Topics in one transaction, which has to fit into a request.
+# Topics whose containers are made before the first claims.
 MOST_AT_ONCE = 256
 
 
@@ -75,10 +75,11 @@ class Containers:
             existing = []
             above = self._paths.owners, self._paths.offsets, self._paths.claims
             await together([self._session.ensure(path) for path in above])
-        if missing := sorted(new.difference(existing))[:MOST_AT_ONCE]:
-            creates = [Create(path, b"") for each in missing for path in self._paths.containers(each)]
+        missing = sorted(new.difference(existing))[:MOST_AT_ONCE]
+        creates = [(each, [Create(path, b"") for path in self._paths.containers(each)]) for each in missing]
+        for part in transactions(creates, MOST_AT_ONCE):
             with suppress(MultiFailedError):
-                await self._session.multi(creates)
+                await self._session.multi([create for _, made in part for create in made])
         self._prepared |= new
 
     def made(self, topic: str) -> int:

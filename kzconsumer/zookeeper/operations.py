@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
+
+U = TypeVar("U")
 
 
 class Stat(msgspec.Struct, frozen=True, gc=False):
@@ -66,6 +68,44 @@ class Check(msgspec.Struct, frozen=True):
 
 
 Operation = Create | SetData | Delete | Check
+
+# A request larger than `jute.maxbuffer` of the servers is not answered: they close the connection. That is 1,048,575
+# bytes unless somebody has set less, which no client can find out. So what can be divided is, far below that.
+
+REQUEST_BYTES: Final = 60_000
+"""Of what can be divided: `jute.maxbuffer` may be 64 KB."""
+
+_BESIDES: Final = 25
+_BESIDES_OF_CREATE: Final = 85  # with its ACL
+
+
+def size_of(operations: Iterable[Operation]) -> int:
+    """About how many bytes they have in a request, without a chroot."""
+    size = 0
+    for each in operations:
+        size += len(each.path.encode()) + (_BESIDES_OF_CREATE if isinstance(each, Create) else _BESIDES)
+        if isinstance(each, Create | SetData):
+            size += len(each.data)
+    return size
+
+
+def transactions(
+    units: Iterable[tuple[U, Sequence[Operation]]], most: int, room: int = REQUEST_BYTES
+) -> list[list[tuple[U, Sequence[Operation]]]]:
+    """The units in their order, divided: `most` for each transaction, and as many bytes as there is room for.
+
+    A unit's operations are not divided, also if they need more room.
+    """
+    divided: list[list[tuple[U, Sequence[Operation]]]] = []
+    left = 0
+    for unit in units:
+        size = size_of(unit[1])
+        if not divided or size > left or len(divided[-1]) >= most:
+            divided.append([])
+            left = room
+        divided[-1].append(unit)
+        left -= size
+    return divided
 
 
 # The form of Kafka's `zookeeper.connect`: hosts and an optional chroot.

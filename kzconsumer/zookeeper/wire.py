@@ -222,7 +222,7 @@ def _read(decode: Callable[[bytes], T], body: bytes) -> T:
 MAX_REQUEST = 1_000_000
 """Bytes. The server drops a connection that sends more than jute.maxbuffer, 1,048,575 unless set otherwise."""
 
-WATCH_CHUNK = 100_000
+WATCH_CHUNK = 50_000
 """Bytes of paths in one SetWatches."""
 
 Acl = Literal["open", "creator-writes", "creator-only"]

@@ -14,9 +14,10 @@ from kzconsumer.offsets.storage import Lost, OffsetWrite, Stored, ZooKeeperOffse
 from kzconsumer.registry.claim_record import Claimed, Plan, decode_claim_record, encode_claim_record
 from kzconsumer.registry.claim_transactions import OwnerRegistry
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData
+from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData, size_of
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import repeated
+from kzconsumer.zookeeper.wire import multi
 from tests.support.plans import plan_of
 from tests.support.simulated.clients import Clients
 
@@ -24,8 +25,8 @@ PATHS = GroupPaths("g")
 PARTITION = TopicPartition("orders", 0)
 OFFSET, RECORD = PATHS.offset(PARTITION), PATHS.claim_record(PARTITION)
 INCARNATION = 0x2A
-MOST_BYTES = 0xFFFFF
-"""Of a request, by default: `jute.maxbuffer`."""
+MOST_BYTES = 64 * 1024
+"""Of a request, where somebody has set so little: `jute.maxbuffer`. It is 1 MB by default."""
 
 
 async def write_of(session: ZooKeeperSession, partition: TopicPartition, fingerprint: str = "") -> OffsetWrite:
@@ -167,25 +168,40 @@ def then_planned(write: OffsetWrite) -> OffsetWrite:
 
 
 def test_no_request_is_larger_than_a_server_takes() -> None:
-    """Hundreds of partitions with plans, under the longest names."""
-    clients, partitions = Clients(), [TopicPartition("t" * 249, number) for number in range(1000)]
+    """Many partitions with plans, under the longest names, of some with long lists of rejected records."""
+    clients, partitions = Clients(), [TopicPartition("t" * 249, number) for number in range(200)]
+    rejected = plan_of(5, 5000, rejected=" ".join(map(str, range(0, 4000, 2))))
 
     async def script(session: ZooKeeperSession) -> None:
         writes = [then_planned(await write_of(session, partition, "f")) for partition in partitions]
+        writes[::20] = [msgspec.structs.replace(each, plan=rejected) for each in writes[::20]]
         before = len(clients.ensemble.log)
         results = await ZooKeeperOffsetStorage(session, PATHS).write(writes)
-        assert all(isinstance(result, Stored) for result in results.values())
-        sizes = [sum(map(size, entry.operations)) for entry in clients.ensemble.log[before:]]
-        assert max(sizes) < MOST_BYTES / 4
-        assert sum(sizes) > MOST_BYTES, "one transaction would do for so few"
+        assert [results[each].record.plan.first for each in partitions] == [5] * len(partitions)  # type: ignore[union-attr]
+        sizes = [size(entry.operations) for entry in clients.ensemble.log[before:]]
+        assert max(sizes) < MOST_BYTES
+        assert sum(sizes) > 5 * MOST_BYTES, "one transaction would do for so few"
+        assert all(size_of(each.operations) >= size(each.operations) for each in clients.ensemble.log[before:])
 
     clients.play(script)
 
 
-def size(operation: Operation) -> int:
-    """Bytes of its path and data."""
-    data = operation.data if isinstance(operation, (SetData, Create)) else b""
-    return len(operation.path) + len(data)
+def size(operations: Sequence[Operation]) -> int:
+    """Bytes of a request."""
+    return len(multi(operations, str, lambda path: "creator-writes").body)
+
+
+def test_containers_of_many_topics_fit_into_requests() -> None:
+    clients, topics = Clients(), [f"{number:0>249}" for number in range(300)]
+
+    async def script(session: ZooKeeperSession) -> None:
+        owners = OwnerRegistry(session, PATHS, "range")
+        before = len(clients.ensemble.log)
+        await owners.prepare(topics)
+        sizes = [size(entry.operations) for entry in clients.ensemble.log[before:]]
+        assert max(sizes) < MOST_BYTES < sum(sizes)
+
+    clients.play(script)
 
 
 @pytest.mark.parametrize("earlier", [True, False], ids=["the claim of before writes first", "the claim of after"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -23,7 +23,7 @@ from kzconsumer.registry import paths
 from kzconsumer.registry.broker_topics import ClusterMetadata, TopicIdentities, existing
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.table_reader import nearest
-from kzconsumer.zookeeper.operations import Node
+from kzconsumer.zookeeper.operations import REQUEST_BYTES, Node, Operation, size_of, transactions
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import repeated, together
 from kzconsumer_tools.groups.group_nodes import GroupNodes, KnownTopic, proof, topic_of_node, topics_in
@@ -236,8 +236,8 @@ async def _children(session: NodeReads, path: str) -> list[str]:
 
 # Changes of a group without members: each transaction proves that there is none, or fails as a whole.
 
-# Even if all of them are claim records with plans, a transaction stays below ZooKeeper's limit of 1 MB.
-CHANGES_PER_TRANSACTION = 500
+# In one transaction, if that many fit into a request beside the proof.
+UNITS_PER_TRANSACTION = 500
 
 
 async def apply_changes(
@@ -259,13 +259,16 @@ async def apply_changes(
     # transaction deletes and creates again `ids` and the owner containers of the topics, which a server refuses if a
     # node has children. Each node is changed at the version that was read. Claim records are changed, too, so that the
     # fence of an earlier owner, whose request may still be on its way, no longer holds.
-    parts = list(_parts(units))
+    above = [group.root, group.ids, *(group.containers(topic)[0] for topic in topics)]
+    room = REQUEST_BYTES - size_of(proof(dict.fromkeys(above, True)))
+    divided = transactions([(unit, _operations(unit)) for unit in units], UNITS_PER_TRANSACTION, room)
+    parts = [[change for unit, _ in part for change in unit] for part in divided]
     made = 0
     for part in parts:
         containers = await _containers(session, group, topics, with_members=with_members)
         changed = {change.path for change in part}
         proving = proof({path: exists for path, exists in containers.items() if path not in changed})
-        operations = [*proving, *(done for change in part if (done := change.operation()) is not None)]
+        operations = [*proving, *_operations(part)]
         progress = f"; {made} of {sum(map(len, parts))} nodes were changed before" if made else "; nothing was changed"
         try:
             await session.multi(operations)
@@ -309,15 +312,8 @@ async def _containers(
     return {path: exists for path, exists in found.items() if exists or path == group.ids}
 
 
-def _parts(units: Iterable[Sequence[NodeChange]]) -> Iterator[list[NodeChange]]:
-    part: list[NodeChange] = []
-    for unit in units:
-        if part and len(part) + len(unit) > CHANGES_PER_TRANSACTION:
-            yield part
-            part = []
-        part.extend(unit)
-    if part:
-        yield part
+def _operations(changes: Iterable[NodeChange]) -> list[Operation]:
+    return [done for change in changes if (done := change.operation()) is not None]
 
 
 async def _executed(session: ZooKeeperSession, part: Sequence[NodeChange]) -> bool:
