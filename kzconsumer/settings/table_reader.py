@@ -220,7 +220,8 @@ def _problem(value: object, kind: inspect.Type) -> str | None:
         case inspect.DictType():
             return "is not a table"
         case inspect.ListType() | inspect.VarTupleType():
-            return "is not a list"
+            example = f", such as [{_shown(value)}]" if type(value) in (str, int, float) else ""
+            return f"is not a list{example}"
         case inspect.AnyType():
             return None
         case inspect.CustomType() if kind.cls is object:
