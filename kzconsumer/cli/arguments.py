@@ -56,6 +56,14 @@ class Parser(argparse.ArgumentParser):
             self.exit(EXIT_USAGE)
         return super().parse_known_args(args, namespace)
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """argparse would refuse what is left over in the name of the whole program: the verb's help has the options."""
+        found, left = self.parse_known_args(args, namespace)
+        if left:
+            verb = _parser_in_use(self, found)
+            verb.error(f"unrecognized arguments: {' '.join(left)}{_hint(verb, left[0])}")
+        return found
+
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_USAGE, f"{self.prog}: error: {message}; see {self.prog} --help\n")
 
@@ -69,6 +77,30 @@ class Parser(argparse.ArgumentParser):
             if near is not None:
                 error.message += f"; did you mean {near!r}"
             raise
+
+
+def _parser_in_use(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> argparse.ArgumentParser:
+    """That of the verb, or of its action."""
+    for each in parser._actions:
+        if isinstance(each, argparse._SubParsersAction):
+            return _parser_in_use(each.choices[getattr(arguments, each.dest)], arguments)
+    return parser
+
+
+def _hint(parser: argparse.ArgumentParser, word: str) -> str:
+    """The option nearest to a word that is none: `-o json` for `--json`."""
+    from kzconsumer.settings.table_reader import nearest
+
+    if not word.startswith("-"):
+        return ""
+    name, value = word.partition("=")[0], word.lstrip("-")
+    valued = (
+        f"{each.option_strings[0]} {value}"
+        for each in parser._actions
+        if each.option_strings and value in (each.choices or ())
+    )
+    near = next(valued, None) or nearest(name, parser._option_string_actions)
+    return f"; did you mean {near}" if near else ""
 
 
 class _Help(argparse.HelpFormatter):

@@ -315,6 +315,34 @@ def test_a_mistyped_word_is_one_line_with_the_nearest_one(words: tuple[str, ...]
 
 
 @pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            "lag g --json",
+            "kzconsumer lag: error: unrecognized arguments: --json; did you mean -o json; see kzconsumer lag",
+        ),
+        (
+            "groups list --jsonl x",
+            "kzconsumer groups list: error: unrecognized arguments: --jsonl x; did you mean -o jsonl",
+        ),
+        (
+            "run a.toml --sett=a.b=1",
+            "kzconsumer run: error: unrecognized arguments: --sett=a.b=1; did you mean --set; see",
+        ),
+        (
+            "check-config a b",
+            "kzconsumer check-config: error: unrecognized arguments: b; see kzconsumer check-config --help",
+        ),
+        ("--x lag g", "kzconsumer lag: error: unrecognized arguments: --x; see"),
+    ],
+)
+def test_an_option_that_there_is_not_names_the_verb_and_the_nearest_option(words: str, line: str) -> None:
+    done = kzconsumer(*words.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(line)
+
+
+@pytest.mark.parametrize(
     ("words", "output"),
     [
         (["run"], "no configuration file given"),
