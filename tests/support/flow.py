@@ -81,7 +81,8 @@ class Flow:
                     self._producer.poll(0.1)  # the broker has not caught up: unsent records are sent later
                     continue
                 self.sent[partition] += 1
-            self._producer.poll(0.02)
+            self._producer.poll(0)
+            self._ending.wait(0.03)
 
     def _acknowledged(self, error: object, message: object) -> None:
         if error is not None:

@@ -65,7 +65,7 @@ class Flow:
 
     def _run(self) -> None:
         began, sent = time.monotonic(), 0
-        while not self._stop.wait(0.03):
+        while not self._stop.wait(0.06):
             due = int((time.monotonic() - began) * self._per_second)
             for number in range(sent, due):
                 self._producer.produce(

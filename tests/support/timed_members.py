@@ -74,7 +74,7 @@ async def member(
         group,
         zookeeper={"connect": connect, "session_timeout": f"{timeout}s"},
         group={"id": group, "consumer_id": name},
-        offsets={"commit_interval": "200ms"},
+        offsets={"commit_interval": "500ms"},
     )
     sessions = Sessions(configured, lease=lease)
     async with sessions.running(), anyio.create_task_group() as tasks:

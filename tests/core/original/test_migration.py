@@ -24,6 +24,7 @@ import kzconsumer
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.command_line import CommandLine
+from tests.support.extent import only_nightly
 from tests.support.kafka_consumer import read_to_the_end
 from tests.support.kafka_offsets import kafka_offset
 from tests.support.original import Original, Record, console_consumer
@@ -160,6 +161,9 @@ def migrating(servers: Servers) -> Iterator[Cluster]:
     cluster.kill()
 
 
+# Members of both kinds: test_join_and_leave.py; both storages: core/servers/test_offset_storage.py; what the commands
+# print: tools/servers/test_docs_commands.py, test_groups_move.py.
+@only_nightly
 async def test_the_page_as_printed(
     servers: Servers,
     migrating: Cluster,

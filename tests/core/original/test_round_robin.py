@@ -17,7 +17,7 @@ import pytest
 from kzconsumer.assignors import Assignor, assign_legacy, assign_roundrobin
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from tests.core.original.group import STALL, MixedGroup, mixed_group, our_member
-from tests.support.extent import extent
+from tests.support.extent import extent, only_nightly
 from tests.support.flow import Deliveries
 from tests.support.members import Daemon
 from tests.support.original import Record, console_consumer
@@ -70,6 +70,7 @@ def distinguishing_topic(name: str, *members: int, partitions: int = 12) -> str:
     raise AssertionError("no topic distinguishes them")
 
 
+@only_nightly  # the test below: round robin; test_kill.py, test_join_and_leave.py: each event
 @IN_ERAS
 async def test_events_of_ours(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, version: str, assignor: str, computed: Assignor

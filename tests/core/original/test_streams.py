@@ -7,12 +7,14 @@ from pathlib import Path
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from tests.core.original.group import mixed_group, our_member
+from tests.support.extent import only_nightly
 from tests.support.flow import Deliveries
 from tests.support.ownership import by_range
 from tests.support.servers import Servers
 from tests.support.static_original import static_original
 
 
+@only_nightly  # test_original_assignors.py: members with 12 streams; test_round_robin.py: an original with two
 async def test_thread_ids_sort_as_text(servers: Servers, cluster: Cluster, unique: str, tmp_path: Path) -> None:
     """Eleven streams of ours, `-10` before `-2`, joined by three of an original, which then leaves."""
     async with (
