@@ -130,8 +130,10 @@ def test_a_topic_without_id_is_identified_by_its_node() -> None:
         await session.set(topic("orders"), b'{"version":1,"partitions":{"0":[1]}}', -1)
         node = await session.get(topic("orders"))
         assert (await topics.topics(["orders"]))["orders"].incarnation == node.stat.czxid
+        assert await topics.ids(["orders"]) == {}
         cluster.report(orders="A")
         assert (await topics.topics(["orders"]))["orders"].incarnation == node.stat.czxid
+        assert await topics.ids(["orders"]) == {"orders": "A"}
 
     Clients().play(script)
 

@@ -241,9 +241,12 @@ def test_a_stop_that_loses_its_partitions_first_reports_what_was_not_committed(s
         assert failed["reason"] == "partitions were lost"
 
 
+@pytest.mark.parametrize("begun", [True, False])
 @pytest.mark.parametrize("to_commit", [True, False])
-def test_a_final_commit_that_is_given_up_is_a_failure_only_if_something_was_to_commit(to_commit: bool) -> None:
-    """The stop's time is over while the application's listener is called."""
+def test_a_final_commit_that_is_given_up_is_a_failure_only_if_something_was_to_commit(
+    to_commit: bool, begun: bool
+) -> None:
+    """The stop's time is over while the application's listener is called, or before the member leaves."""
     with simulated_group(1) as group:
         group.logs.grow("t", 2)
         member = group.join("a", {"t": 1}, 0.0, in_batches=False)
@@ -263,9 +266,10 @@ def test_a_final_commit_that_is_given_up_is_a_failure_only_if_something_was_to_c
 
         member.on_revoked = revoked  # type: ignore[method-assign]
         group.leave(member)
-        assert group.world.pass_time(1.0, called.is_set)
+        assert not begun or group.world.pass_time(1.0, called.is_set)
         member.process.call_soon(sessions.leave_within, 0.0)
         group.world.pass_time(1.0)
+        assert called.is_set() is begun
         failed = [each["reason"] for each in group.events if each["event"].startswith("final commit failed")]
         assert failed == (["no time left"] if to_commit else [])
         assert sessions.left_uncommitted is to_commit

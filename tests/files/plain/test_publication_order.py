@@ -101,7 +101,7 @@ def test_a_publication_is_synced_in_order(disk: Disk, order: Order) -> None:
 
 
 def test_the_decision_of_a_killed_writer_is_carried_out_in_order(disk: Disk, order: Order) -> None:
-    """The writer was killed before its decision was synced."""
+    """The writer was killed before its decision was synced. A power failure has left that, and no new directories."""
     attempt = attempt_of(order.target)
 
     class Dies(Exception):
@@ -115,12 +115,16 @@ def test_the_decision_of_a_killed_writer_is_carried_out_in_order(disk: Disk, ord
             raise Dies
 
     with pytest.raises(Dies):
-        order.target.publish([staged(attempt, 0, "x", "")], attempt, lease)
+        order.target.publish([staged(attempt, 0, "x", "", "day=1", "day=2/hour=1")], attempt, lease)
     assert order.seen == ["decision"]
+    for made in sorted(order.target.path.rglob("*=?"), reverse=True):
+        assert disk.missing(made)
+        made.rmdir()
     other = Target(order.target.path)
     assert other.missing([staged(attempt, 0, "x").part]) == []
+    assert len(published(order)) == 4
     disk.require(*published(order))
-    assert order.seen == ["decision", "file", "entry", "undecided"]
+    assert order.seen == ["decision", "file", "file", "file", "entry", "undecided"]
 
 
 def test_a_range_kept_aside_is_synced_in_order(disk: Disk, order: Order) -> None:

@@ -121,12 +121,15 @@ def test_an_election_only_names_possible_leaders() -> None:
         requests.elections(cluster(1, 2), [topic(leader=2, isr=(2,))], None)[0].reason,
     ]
     assert reasons == ["not alive", "not in sync"]
-    for at, scope, output in (
-        (cluster(1, 2, electing=(("t", 0),)), None, "another election is in progress: t-0"),
-        (cluster(1, 2), {"t": {5}}, "has no partition 5"),
+    for at, shown, scope, output in (
+        (cluster(1, 2, electing=(("t", 0),)), topic(), None, "another election is in progress: t-0"),
+        (cluster(1, 2), topic(), {"t": {5}}, "has no partition 5"),
+        (cluster(1, 2), topic(deleting=True), {"t": None}, "t is being deleted"),
+        (cluster(1, 2), OLD, {"old": None}, "format of Kafka 0.7"),
+        (cluster(1, 2), UNREADABLE, {"odd": None}, "/brokers/topics/odd: no JSON"),
     ):
         with pytest.raises(RequestRefused, match=output):
-            requests.elections(at, [topic()], scope)
+            requests.elections(at, [shown], scope)
 
 
 def test_a_deletion_that_would_not_finish_or_is_harmful_is_refused() -> None:
@@ -137,7 +140,9 @@ def test_a_deletion_that_would_not_finish_or_is_harmful_is_refused() -> None:
         (cluster(1, 2), topic(), {"t": ["g", "h"]}, "t is being consumed by g, h; stop its members first"),
         (cluster(2), topic(), {}, "t: broker 1 is not alive"),
         (cluster(1, 2, reassigning=(("t", 0),)), topic(), {}, "t is being reassigned"),
+        (cluster(1, 2), topic(deleting=True), {}, "t is being deleted"),
         (cluster(1, 2), OLD, {}, "format of Kafka 0.7"),
+        (cluster(1, 2), UNREADABLE, {}, "/brokers/topics/odd: no JSON"),
     ):
         with pytest.raises(RequestRefused, match=output):
             requests.require_deletable(at, [shown], groups)
