@@ -35,7 +35,7 @@ from kzconsumer.settings.table_reader import Table, keys_of, read_table, tables_
 from kzconsumer.settings.value_readers import read_name
 
 
-class _SettingsFile(Table, frozen=True, kw_only=True):
+class SettingsFile(Table, frozen=True, kw_only=True):
     """The tables of the file; those without a required key are optional."""
 
     zookeeper: ZooKeeperSettings
@@ -53,7 +53,7 @@ class _SettingsFile(Table, frozen=True, kw_only=True):
     log: LogSettings = LogSettings()
 
 
-class Settings(_SettingsFile, frozen=True, kw_only=True):
+class Settings(SettingsFile, frozen=True, kw_only=True):
     """All settings of one member, and their source. Each way of making them raises ConfigError, one line per fault."""
 
     source: str = "settings"
@@ -72,8 +72,8 @@ class Settings(_SettingsFile, frozen=True, kw_only=True):
     @classmethod
     def from_dict(cls, tables: Mapping[str, object], *, source: str = "settings") -> Settings:
         """From the file's tables as mappings, with values as in the file (`"10s"`, `"1MiB"`)."""
-        read = read_table(tables, _SettingsFile, f"{source}:")
-        return cls(**{name: getattr(read, name) for name in _SettingsFile.__struct_fields__}, source=source)
+        read = read_table(tables, SettingsFile, f"{source}:")
+        return cls(**{name: getattr(read, name) for name in SettingsFile.__struct_fields__}, source=source)
 
     def in_run(self, name: str) -> Settings:
         """These settings for the run of that name. Raises ConfigError for an invalid name."""
@@ -127,7 +127,7 @@ def layers_of(
     path: str | os.PathLike[str] | None, flags: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> Layers:
     """The argument of `Settings.of`; a flag is `table.key=value`. Raises ConfigError for invalid TOML."""
-    return read_layers(path, frozenset(tables_of(_SettingsFile)), environment=environment, flags=flags)
+    return read_layers(path, frozenset(tables_of(SettingsFile)), environment=environment, flags=flags)
 
 
 # The effective configuration: every key, its value and where that comes from, with secrets hidden.

@@ -51,7 +51,7 @@ async def accept(listening: socket.socket, server: web.Server, streams: Collecti
             await asyncio.sleep(PAUSE)
             continue
         try:
-            await _make_room(server, streams)
+            await make_room(server, streams)
             await loop.connect_accepted_socket(server, connection)
         except OSError:
             connection.close()
@@ -60,7 +60,7 @@ async def accept(listening: socket.socket, server: web.Server, streams: Collecti
             raise
 
 
-async def _make_room(server: web.Server, streams: Collection[object]) -> None:
+async def make_room(server: web.Server, streams: Collection[object]) -> None:
     counted = [each for each in server.connections if each not in streams and each.transport is not None]
     if len(counted) < MOST:
         return

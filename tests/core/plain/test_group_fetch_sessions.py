@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
 from kzconsumer.brokers.protocol import error_codes
 from kzconsumer.fetcher import broker_fetcher, decode_and_queue
 from kzconsumer.fetcher.fetch_session import SESSIONS, FetchSession
-from kzconsumer.fetcher.fetch_set import FetchSet
 from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.model import TopicPartition
 from tests.core.plain.test_group_empty_answers import finished
@@ -76,17 +74,17 @@ def test_quiet_partitions_are_not_named(monkeypatch: pytest.MonkeyPatch) -> None
 def test_quiet_partitions_are_not_looked_at(since: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though brokers without sessions answer about all of them each time."""
     monkeypatch.setattr(broker_fetcher, "SESSIONS", since)
-    look_at, looks = FetchSet._look_at, list[TopicPartition]()
+    fetchable, looks = FetchState.fetchable, list[TopicPartition]()
 
-    def noted(states: FetchSet, state: FetchState, *more: Any) -> None:
+    def noted(state: FetchState, time: float) -> bool:
         looks.append(state.topic_partition)
-        look_at(states, state, *more)
+        return fetchable(state, time)
 
     with simulated_group(1) as group:
         member = joined(group, partitions=MANY)
         group.logs.stop()
         group.world.pass_time(3)
-        monkeypatch.setattr(FetchSet, "_look_at", noted)
+        monkeypatch.setattr(FetchState, "fetchable", noted)
         with requests(monkeypatch) as asked:
             for _ in range(10):
                 group.logs.grow_log(FIRST, 1)

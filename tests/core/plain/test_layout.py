@@ -26,7 +26,7 @@ FOR_OTHERS = {
 def test_library_and_daemon_reach_the_whole_core() -> None:
     graph = grimp.build_graph("kzconsumer", exclude_type_checking_imports=True)
     ours = [entry for group in ("assignors", "sinks") for entry in entry_points(group=f"kzconsumer.{group}")]
-    roots = {f"kzconsumer.{home}" for home in kzconsumer._HOME.values()}
+    roots = {getattr(kzconsumer, name).__module__ for name in kzconsumer.__all__ if not name.startswith("__")}
     roots |= {entry.module for entry in ours if entry.module.startswith("kzconsumer.")}
     roots |= {"kzconsumer.__main__", "kzconsumer.cli.verbs"}
     reached = roots.union(*(graph.find_upstream_modules(root) for root in roots))

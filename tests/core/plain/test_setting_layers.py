@@ -12,7 +12,7 @@ import pytest
 from kzconsumer.errors import ConfigError
 from kzconsumer.settings import layers
 from kzconsumer.settings.layers import Layers, Origin, read_layers
-from kzconsumer.settings.settings import Settings, _SettingsFile, as_toml, effective, layers_of
+from kzconsumer.settings.settings import Settings, SettingsFile, as_toml, effective, layers_of
 from kzconsumer.settings.table_reader import tables_of
 
 LEAST = """\
@@ -42,7 +42,7 @@ class Written:
         self.file.write_text(LEAST)
 
     def read(self, *flags: str, **environment: str) -> Layers:
-        tables = frozenset(tables_of(_SettingsFile))
+        tables = frozenset(tables_of(SettingsFile))
         return read_layers(self.file, tables, vendor=self.vendor, environment=environment, flags=flags)
 
     def faults(self, *flags: str, **environment: str) -> list[str]:
@@ -207,8 +207,8 @@ def test_the_effective_configuration_is_an_equivalent_file(written: Written, tmp
     shown = list(as_toml(effective(settings, layers)))
     (tmp_path / "again.toml").write_text("\n".join(shown))
     again = Settings.of(layers_of(tmp_path / "again.toml"))
-    assert {name: getattr(again, name) for name in _SettingsFile.__struct_fields__} == {
-        name: getattr(settings, name) for name in _SettingsFile.__struct_fields__
+    assert {name: getattr(again, name) for name in SettingsFile.__struct_fields__} == {
+        name: getattr(settings, name) for name in SettingsFile.__struct_fields__
     }
 
 

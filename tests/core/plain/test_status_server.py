@@ -315,7 +315,7 @@ async def test_a_connection_accepted_during_shutdown_is_closed(monkeypatch: pyte
         accepted.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(web_server, "_make_room", make_room)
+    monkeypatch.setattr(web_server, "make_room", make_room)
     with warnings.catch_warnings(record=True) as output, socket.create_server(("127.0.0.1", 0)) as listening:
         warnings.simplefilter("always", ResourceWarning)
         accepting = asyncio.create_task(web_server.accept(listening, web.Server(answer), ()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import anyio
 import pytest
@@ -12,7 +13,6 @@ import structlog
 
 from kzconsumer.brokers import pool as brokers_module
 from kzconsumer.brokers.connection import BrokerConnection
-from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.cluster_state import MetadataRequest, MetadataResponse
 from kzconsumer.brokers.transport import load_security
 from kzconsumer.errors import ConnectionLostError, ProtocolError, SecurityError
@@ -199,14 +199,17 @@ async def test_a_corrected_password_needs_no_restart(
     secured: Secured, unique: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     refusals = 0
-    refused = Brokers._refused
+    opened = BrokerConnection.open
 
-    def counted(brokers: Brokers, broker: Broker, error: SecurityError) -> SecurityError:
+    async def counted(*arguments: Any, **more: Any) -> BrokerConnection:
         nonlocal refusals
-        refusals += 1
-        return refused(brokers, broker, error)
+        try:
+            return await opened(*arguments, **more)
+        except SecurityError:
+            refusals += 1
+            raise
 
-    monkeypatch.setattr(Brokers, "_refused", counted)
+    monkeypatch.setattr(BrokerConnection, "open", counted)
     monkeypatch.setattr(brokers_module, "PAUSE_AFTER_REFUSAL", 0.1)
     cluster = secured.cluster_of("3.9.1")
     await create_topic(cluster.connect, unique, 1)

@@ -25,7 +25,7 @@ from kzconsumer.sinks.interface import Batch, Rejected, StepNotRecordedError
 from kzconsumer.testing.sink_contract import contract_context
 from kzconsumer_spark.daemon.sink import SparkSink, recorded
 from kzconsumer_spark.daemon.sink_options import read_options
-from kzconsumer_spark.daemon.worker_process import _MAX_LINE, WorkerProcess, Workers, worker_environment
+from kzconsumer_spark.daemon.worker_process import MAX_LINE, WorkerProcess, Workers, worker_environment
 from kzconsumer_spark.ranges.unstorable_rows import MOST_REJECTED
 from kzconsumer_spark.worker_protocol.messages import (
     Done,
@@ -149,7 +149,7 @@ def test_the_longest_answer_of_a_worker_is_read() -> None:
     )
     failed = Failed(number=1, error="e" * 1000, rejected=(rejected,) * MOST_REJECTED)
     read = RangesRead(number=1, contents=(Contents(*[1 << 32] * 8),) * 100_000)
-    assert max(len(encode(failed)), len(encode(read))) < _MAX_LINE
+    assert max(len(encode(failed)), len(encode(read))) < MAX_LINE
 
 
 async def test_what_executors_have_read_is_stored_before_the_worker_may_publish() -> None:

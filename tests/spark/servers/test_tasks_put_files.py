@@ -113,7 +113,7 @@ def test_files_are_those_that_the_decision_names(
         raise Killed
 
     with monkeypatch.context() as dying:
-        dying.setattr(writer, "_copy", killed)
+        dying.setattr(Place, "copy", killed)
         with pytest.raises(Killed):
             writer.publish([staged], attempt, lambda: None)
     assert not list(target_in(store).visible())

@@ -27,7 +27,7 @@ from kzconsumer.registry.paths import GroupPaths, topic
 from kzconsumer.settings.sections import ZooKeeperSettings
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_tools.commands.cluster_option import ClusterOption
-from kzconsumer_tools.commands.groups_repair import _clean, _delete, _restore
+from kzconsumer_tools.commands.groups_repair import clean_nodes, delete_nodes, restore_nodes
 from kzconsumer_tools.commands.offsets_apply import Prepared, import_offsets, perform, reset
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
 from kzconsumer_tools.groups.diagnosis import RepairResult
@@ -286,7 +286,7 @@ def test_offsets_of_an_earlier_topic_are_not_imported(format: FileFormat, claime
 
 @pytest.mark.parametrize("again", [True, False])
 @pytest.mark.parametrize("claimed", [True, False])
-@pytest.mark.parametrize("verb", [_delete, _clean])
+@pytest.mark.parametrize("verb", [delete_nodes, clean_nodes])
 def test_offsets_of_an_earlier_topic_are_not_restored(
     verb: Callable[..., Awaitable[RepairResult]], claimed: bool, again: bool, tmp_path: Path
 ) -> None:
@@ -297,22 +297,22 @@ def test_offsets_of_an_earlier_topic_are_not_restored(
         arguments = Namespace(execute=True, undo=file, topic=None, file=file)
         if not claimed:
             await session.delete(GROUP.claim_record(PLACE), -1)
-        if verb is _clean:
+        if verb is clean_nodes:
             await session.create(topic("others"), b'{"partitions":{"0":[1]}}')
             await session.delete(topic("orders"), -1)
         await verb(arguments, cast("ClusterOption", At(cluster)), "orders")
         assert await session.find(GROUP.offset(PLACE)) is None
-        if again and verb is _delete:
+        if again and verb is delete_nodes:
             await recreate_topic(cluster)
         elif again:
             await create_topic(session)
         saved = read_nodes(file.read_bytes())
         if again:
             with pytest.raises(NotDoneError, match=r"1 offset \(orders-0\) of another topic .* remove their lines"):
-                await _restore(arguments, cast("ClusterOption", At(cluster)), "orders", saved)
+                await restore_nodes(arguments, cast("ClusterOption", At(cluster)), "orders", saved)
             assert await session.find(GROUP.offset(PLACE)) is None
         else:
-            await _restore(arguments, cast("ClusterOption", At(cluster)), "orders", saved)
+            await restore_nodes(arguments, cast("ClusterOption", At(cluster)), "orders", saved)
             assert (await session.get(GROUP.offset(PLACE))).data == b"6"
 
     play(script)
@@ -326,12 +326,12 @@ def test_a_topic_keeps_its_incarnation_in_a_group_that_is_restored(tmp_path: Pat
         arguments, at = Namespace(execute=True, undo=file, topic=None, file=file), cast("ClusterOption", At(cluster))
         await put(session, GROUP.topic("orders"), msgspec.json.encode(TopicRecord(1, (ID,))))
         before = last_incarnation(await session.get(GROUP.topic("orders")))
-        await _delete(arguments, at, "orders")
+        await delete_nodes(arguments, at, "orders")
         saved = read_nodes(file.read_bytes())
-        await _restore(arguments, at, "orders", saved)
+        await restore_nodes(arguments, at, "orders", saved)
         assert last_incarnation(await session.get(GROUP.topic("orders"))) == before
         await put(session, GROUP.topic("orders"), msgspec.json.encode(TopicRecord(1, (ID,), f"{before:#x}")))
-        assert (await _restore(arguments, at, "orders", saved)).nodes == ()
+        assert (await restore_nodes(arguments, at, "orders", saved)).nodes == ()
 
     play(script)
 

@@ -431,7 +431,8 @@ def test_only_groups_that_have_changed_are_read_again(from_brokers: bool, monkey
 def test_a_cluster_without_groups_is_none_only_if_nothing_of_kafka_is_there(from_brokers: bool) -> None:
     async def script(session: ZooKeeperSession) -> None:
         nodes = WatchedNodes(session)
-        topics = BrokerTopicsRead(cast("ClusterMetadata", None), {}, None) if from_brokers else NodeTopicsRead(nodes)
+        metadata = cast("ClusterMetadata", None)
+        topics = BrokerTopicsRead(metadata, {}, nodes.identities) if from_brokers else NodeTopicsRead(nodes)
         followed = FollowedGroups(nodes, lambda name: True)
         assert await followed.read(topics) == ({}, {})
         await session.delete(paths.CONSUMERS, -1)

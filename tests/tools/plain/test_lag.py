@@ -230,8 +230,8 @@ def test_the_offset_of_an_earlier_topic_is_no_lag(stored: int, claimed: str | No
     assert after == (10 if counts else 6 if claimed is None else None)
 
 
-def test_of_a_topic_that_nobody_has_identified_every_offset_counts() -> None:
-    """An exporter does not ask which topics of brokers a group has consumed."""
+def test_of_a_topic_that_was_read_for_no_group_every_offset_counts() -> None:
+    """Nothing says then which topics of that name a group has consumed."""
     nodes = group({}, {}, {"orders/0": node("10")})
     for identified in (False, True):
         topics = {"orders": KnownTopic((0,), None, identified=identified)}

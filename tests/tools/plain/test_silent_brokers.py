@@ -15,7 +15,7 @@ from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.operations import Create
 from kzconsumer_tools.commands.cluster_option import ClusterOption, read_topics
-from kzconsumer_tools.commands.groups_commands import _describe
+from kzconsumer_tools.commands.groups_commands import described_group
 from kzconsumer_tools.commands.lag_command import read_lag
 from kzconsumer_tools.groups.group_description import GroupDescription
 from kzconsumer_tools.groups.group_lag import GroupLag
@@ -78,7 +78,7 @@ class Asked:
         return self.answer(read_lag(self.at, "g", None))
 
     def described(self) -> GroupDescription:
-        return self.answer(_describe(self.at, "g"))
+        return self.answer(described_group(self.at, "g"))
 
 
 @pytest.fixture

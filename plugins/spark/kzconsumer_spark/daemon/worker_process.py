@@ -44,7 +44,7 @@ from kzconsumer_spark.worker_protocol.spark_settings import environment_zone, is
 #
 # The worker leads a session of processes (Python driver, JVM, Spark's Python workers); `close` ends all of them.
 
-_MAX_LINE = 1 << 26
+MAX_LINE = 1 << 26
 """In bytes: a batch may have rejected `MOST_REJECTED` records, and ranges of 100,000 partitions."""
 _STOP_SECONDS = 5.0
 _KILL_SECONDS = 5.0
@@ -127,7 +127,7 @@ class WorkerProcess:
         """Until the worker ends; QueryProgress comes at any time, also if no caller waits for an event."""
         with self._arrived, contextlib.suppress(*_NO_MORE):
             while True:
-                event = decode_event(await self._events.receive_until(b"\n", _MAX_LINE))
+                event = decode_event(await self._events.receive_until(b"\n", MAX_LINE))
                 if isinstance(event, QueryProgress):
                     self.progress = event
                 else:

@@ -293,11 +293,11 @@ async def _overview(
 
 def run_describe(arguments: argparse.Namespace) -> int:
     at = cluster_option(arguments)
-    found = ask(_describe, at, required_group(arguments, at))
+    found = ask(described_group, at, required_group(arguments, at))
     return show(arguments, found, describe_table, wide=partial(describe_table, wide=True))
 
 
-async def _describe(at: ClusterOption, group: str) -> GroupDescription:
+async def described_group(at: ClusterOption, group: str) -> GroupDescription:
     from kzconsumer_tools.groups.group_reader import require_group
     from kzconsumer_tools.offsets.prepare import look
 

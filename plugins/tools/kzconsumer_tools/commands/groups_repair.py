@@ -137,10 +137,10 @@ async def _doctor(at: ClusterOption, group: str) -> Examined:
 
 def run_delete(arguments: argparse.Namespace) -> int:
     at = cluster_option(arguments)
-    return _show_repair(arguments, ask(_delete, arguments, at, required_group(arguments, at)))
+    return _show_repair(arguments, ask(delete_nodes, arguments, at, required_group(arguments, at)))
 
 
-async def _delete(arguments: argparse.Namespace, at: ClusterOption, group: str) -> RepairResult:
+async def delete_nodes(arguments: argparse.Namespace, at: ClusterOption, group: str) -> RepairResult:
     from kzconsumer_tools.groups.group_reader import apply_changes, require_group, single, tree_of
     from kzconsumer_tools.offsets.prepare import undo_of_removal
 
@@ -161,10 +161,10 @@ async def _delete(arguments: argparse.Namespace, at: ClusterOption, group: str) 
 
 def run_clean(arguments: argparse.Namespace) -> int:
     at = cluster_option(arguments)
-    return _show_repair(arguments, ask(_clean, arguments, at, required_group(arguments, at)))
+    return _show_repair(arguments, ask(clean_nodes, arguments, at, required_group(arguments, at)))
 
 
-async def _clean(arguments: argparse.Namespace, at: ClusterOption, group: str) -> RepairResult:
+async def clean_nodes(arguments: argparse.Namespace, at: ClusterOption, group: str) -> RepairResult:
     from kzconsumer_tools.groups.group_reader import apply_changes, require_group, single
     from kzconsumer_tools.offsets.prepare import undo_of_removal
 
@@ -196,10 +196,10 @@ def run_restore(arguments: argparse.Namespace) -> int:
             raise ValueError("not the nodes of one group")
     except (ValueError, IndexError) as error:
         raise NotDoneError(f"{arguments.file}: {error}") from None
-    return _show_repair(arguments, ask(_restore, arguments, at, groups.pop(), saved))
+    return _show_repair(arguments, ask(restore_nodes, arguments, at, groups.pop(), saved))
 
 
-async def _restore(
+async def restore_nodes(
     arguments: argparse.Namespace, at: ClusterOption, group: str, saved: Sequence[SavedNode]
 ) -> RepairResult:
     from kzconsumer_tools.groups.group_reader import apply_changes, make_parents, single, tree_of

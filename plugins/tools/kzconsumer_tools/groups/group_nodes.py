@@ -60,7 +60,7 @@ class KnownTopic(msgspec.Struct, frozen=True):
 
     `incarnation`: None if brokers report another topic than those of that name that the group has consumed. `id`: in
     base64, empty if the topic has none. `hidden`: this user may not describe it, so whether it exists is not known.
-    `identified` is False if nobody has looked which topics of that name the group has consumed.
+    `identified` is False if it was read for no group: nothing says which topics of that name one has consumed.
     """
 
     partitions: tuple[int, ...]

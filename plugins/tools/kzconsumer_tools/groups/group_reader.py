@@ -92,7 +92,7 @@ class BrokerTopicsRead:
         self,
         metadata: ClusterMetadata,
         described: dict[str, TopicMetadata],
-        identities: Callable[[str], TopicIdentities] | None,
+        identities: Callable[[str], TopicIdentities],
     ) -> None:
         self._metadata = metadata
         self._described = described
@@ -119,7 +119,7 @@ class BrokerTopicsRead:
         self._missing |= missing  # not sooner: many groups are read at once, and what is missing is not asked for again
         there = [name for name in names if name in self._described]
         incarnations: list[int | None] = [None] * len(there)
-        if self._identities is not None and group is not None:
+        if group is not None:
             known = self._identities(group)
             incarnations = await together([known.known(name, self._described[name].id) for name in there])
         hidden = {name: KnownTopic((), None, hidden=True) for name in self._hidden.intersection(names)}
@@ -128,16 +128,16 @@ class BrokerTopicsRead:
                 tuple(sorted(self._described[name].partitions)),
                 incarnation,
                 id=self._described[name].id,
-                identified=self._identities is not None and group is not None,
+                identified=group is not None,
             )
             for name, incarnation in zip(there, incarnations, strict=True)
         }
 
 
 async def topics_now(
-    reads: NodeReads, metadata: ClusterMetadata, identities: Callable[[str], TopicIdentities] | None = None
+    reads: NodeReads, metadata: ClusterMetadata, identities: Callable[[str], TopicIdentities]
 ) -> Topics:
-    """The topics as they are now. Without `identities` those from brokers have no incarnations.
+    """The topics as they are now. `identities`: which of those from brokers a group has consumed.
 
     Raises BrokersUnreachableError if no broker answers.
     """
