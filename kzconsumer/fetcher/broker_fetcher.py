@@ -6,15 +6,16 @@ decoded (`decode_and_queue`), unless that is small; a partition whose queue is f
 other. A request names only partitions that have changed (`fetch_session`).
 
 What an answer means for the partitions is in `response_handler`; a small one is taken in the callback that reads it, so
-that no turn of the event loop comes between its bytes and the streams. A partition of which the broker sends nothing is
-asked for alone, by another task (`silent_partitions`).
+that no turn of the event loop comes between its bytes and the streams. Two tasks run beside the loop, since the broker
+may be long in answering them: one asks alone for a partition of which it sends nothing (`silent_partitions`), the other
+asks for positions, and whether the log still has what was read before one (`_look_up`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
@@ -34,7 +35,7 @@ from kzconsumer.fetcher.decode_and_queue import SMALL_RESPONSE, Arrival, size_of
 from kzconsumer.fetcher.fetch_rules import FetchForm
 from kzconsumer.fetcher.fetch_session import SESSIONS
 from kzconsumer.fetcher.fetch_state import FetchState
-from kzconsumer.fetcher.offset_reset import OffsetReset, find_divergence
+from kzconsumer.fetcher.offset_reset import OffsetReset, epoch_ends, find_divergence
 from kzconsumer.fetcher.response_handler import ResponseHandler
 from kzconsumer.fetcher.silent_partitions import SilentPartitions, mutes
 from kzconsumer.fetcher.throttle import RateLimit
@@ -88,6 +89,8 @@ class BrokerFetcher:
         self._asked_after = 0.0  # seconds without requests before the last one
         self._max_wait = settings.max_wait  # of the last request
         self._due = math.inf  # see `_awaited`
+        self._look_up_due = math.inf  # the same of what `_look_up` asks
+        self._storing: Sequence[FetchState] = ()  # those whose positions it stores
         self._same_since = 0.0  # when another set of partitions was asked for last
         self._long_wait: tuple[BrokerConnection, Response[FetchResponse]] | None = None  # the last one
         self._looks_again = False
@@ -96,8 +99,10 @@ class BrokerFetcher:
         self._states = self._handler.states
         self._silent = SilentPartitions(self._handler, brokers, settings, rack, self.wake, f"alone {number}")
         # Whose logs are to be compared with their positions, before they are fetched.
-        self._unchecked: set[FetchState] = set()
+        self._unchecked: dict[FetchState, None] = {}  # in the order in which they came
         self._work = asyncio.Event()
+        self._look_up_work = asyncio.Event()
+        self._checked = False  # the logs of some, since the last request was made
 
     def __contains__(self, state: FetchState) -> bool:
         return state in self._states
@@ -115,7 +120,7 @@ class BrokerFetcher:
             self._states.add(state)
             state.broker, state.fetcher = self.broker.id, self.number
             if state.preferred != self.broker.id:  # only leaders can be asked, and it was, before it named this replica
-                self._unchecked.add(state)
+                self._unchecked[state] = None
         self._wake_up()
 
     @property
@@ -125,13 +130,13 @@ class BrokerFetcher:
 
     def late(self, time: float) -> list[FetchState]:
         """Partitions that it waits for, if the broker is late, and that their leader should serve."""
-        if time < self._due + LATE:
+        if time < min(self._due, self._look_up_due) + LATE:
             return []
         return [s for s in self._states if s.open and not s.decoding and s.preferred != self.broker.id]
 
     def leave(self, states: Iterable[FetchState]) -> None:
         """Have their leader looked up: it is another one. What this one may still answer of them is dropped."""
-        self._handler.send_back(states)
+        self._handler.send_back(state for state in states if state not in self._storing)
 
     def wake(self) -> None:
         """Look at all partitions: something outside of the fetch loop has changed."""
@@ -143,8 +148,9 @@ class BrokerFetcher:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._silent.run)
+                tasks.start_soon(self._look_up)
                 tasks.start_soon(self._fetch_together)
-        finally:  # of both tasks: another fetcher begins at the positions that they leave
+        finally:  # of all tasks: another fetcher begins at the positions that they leave
             self._end_session()
             self._handler.send_back(self._states)
 
@@ -171,8 +177,10 @@ class BrokerFetcher:
                 note = self._ask_for_less(connection) if connection is not None and connection.timed_out else ""
                 self._brokers.lost(self.broker, error, note)
                 self._work.clear()
-                # Not one whose records the other task is decoding. It wakes this one afterwards.
-                self._handler.send_back(state for state in self._states if not state.decoding)
+                # Not one whose records or position another task is at. It wakes this one afterwards.
+                self._handler.send_back(
+                    state for state in self._states if not state.decoding and state not in self._storing
+                )
 
     @contextmanager
     def _awaited(self, due: float) -> Iterator[None]:
@@ -214,12 +222,7 @@ class BrokerFetcher:
                     await anyio.lowlevel.checkpoint()  # the streams have it before the next request is made
                 time = now()
                 self._work.clear()  # before the states are looked at: one may be added during the next call
-                if self._unchecked:
-                    await self._check_logs()
-                    time = now()
-                if due := self._states.unresolved(time):
-                    await self._resolve_positions(due, time)
-                    time = now()
+                self._begin_look_up(time)
                 reply = None
                 if self._look(time, arrived) and self._handler.held_back(time) <= 0:
                     request = self._next_request(time, arrived, opens=opens)
@@ -257,6 +260,7 @@ class BrokerFetcher:
     def _next_request(self, time: float, arrived: Sequence[Arrival], *, opens: bool) -> FetchRequest:
         asked = self._states.request(opens=opens)
         self._max_wait = self._next_wait(time, arrived)
+        self._checked = False
         return FetchRequest(
             max_wait_ms=int(self._max_wait * 1000),
             min_bytes=1 if self._handler.looking else self._settings.min_bytes,
@@ -291,6 +295,7 @@ class BrokerFetcher:
 
     def _wake_up(self) -> None:
         self._work.set()
+        self._begin_look_up(now())
         if self._long_wait is not None and not self._looks_again:
             self._looks_again = True
             asyncio.get_running_loop().call_later(LOOK_AGAIN, self._look_again)
@@ -305,11 +310,7 @@ class BrokerFetcher:
             return
         connection, reply = self._long_wait
         time = now()
-        if not reply.arrived and (
-            self._unchecked
-            or self._states.unresolved(time)
-            or (self._look(time, ()) and self._states.session.wants_more)
-        ):
+        if not reply.arrived and self._look(time, ()) and (self._checked or self._states.session.wants_more):
             self._left = True
             connection.close()
 
@@ -329,31 +330,73 @@ class BrokerFetcher:
         if small and arrived:
             self._handler.deliver_small(arrived)
 
-    async def _check_logs(self) -> None:
+    def _begin_look_up(self, time: float) -> None:
+        if self._unchecked or self._states.unresolved(time):
+            self._look_up_work.set()
+
+    async def _look_up(self) -> None:
+        """Compare logs with positions, and find positions. They are not fetched before that, and delay no others."""
+        while True:
+            await self._look_up_work.wait()
+            self._look_up_work.clear()
+            self._unchecked = {state: None for state in self._unchecked if state.open and state in self}
+            await self._ask_about(list(self._unchecked), self._check_logs)
+            await self._ask_about(self._states.unresolved(now()), self._resolve_positions)
+
+    async def _ask_about(
+        self, states: list[FetchState], ask: Callable[[dict[FetchState, int]], Awaitable[list[FetchState]]]
+    ) -> None:
+        """`ask` gets them with the epochs of their leaders, and returns those whose leader has to be looked up."""
+        if not states:
+            return
+        try:
+            elsewhere = await ask({state: state.leader_epoch for state in states})
+        except (ConnectionLostError, ProtocolError, BrokerError, UnsupportedVersionError) as error:
+            self._brokers.lost(self.broker, error)
+            elsewhere = [state for state in states if not state.decoding]
+        finally:
+            self._look_up_due, self._storing = math.inf, ()
+        self._handler.send_back(state for state in elsewhere if state in self)
+        self._states.touch(states)
+        self._wake_up()
+
+    async def _control(self) -> BrokerConnection:
+        """Not the fetch connection: an answer there may be held back for as long as max_wait."""
+        self._look_up_due = now()
+        return await self._brokers.connection(self.broker, "control")
+
+    def _still_led(self, asked: Mapping[FetchState, int]) -> list[FetchState]:
+        """What an answer that took long is true of: the others have left, and another broker may have been asked."""
+        self._look_up_due = math.inf
+        return [state for state, epoch in asked.items() if state in self and state.leader_epoch == epoch]
+
+    async def _check_logs(self, asked: dict[FetchState, int]) -> list[FetchState]:
         """Ask about the positions of partitions that were added."""
-        self._unchecked = {state for state in self._unchecked if state.open and state in self}
-        unchecked = tuple(self._unchecked)
-        if any(state.epoch >= 0 for state in unchecked):
-            control = await self._brokers.connection(self.broker, "control")
-            timeout = self._settings.request_timeout
-            self._handler.send_back(await find_divergence(control, unchecked, timeout))
-        self._unchecked.difference_update(unchecked)  # not before: without an answer they are still unchecked
-        self._states.touch(unchecked)
-        for state in unchecked:
+        elsewhere, checked = [], list(asked)
+        if any(state.epoch >= 0 for state in asked):
+            ends = await epoch_ends(await self._control(), asked, self._settings.request_timeout)
+            checked = self._still_led(asked)
+            elsewhere = find_divergence(ends, checked)
+        self._checked = bool(checked)
+        for state in checked:
+            self._unchecked.pop(state, None)  # not before: without an answer they are still unchecked
             if state.reset_due:
                 self._states.need_reset(state)
+        return elsewhere
 
-    async def _resolve_positions(self, due: list[FetchState], time: float) -> None:
+    async def _resolve_positions(self, asked: dict[FetchState, int]) -> list[FetchState]:
         if self._reset.refuses:
-            for state in due:
+            for state in asked:
                 self._handler.fail(state, self._reset.refusal(state))
-            return
-        for state in due:
-            state.pause(time)
-        # Not on the fetch connection: an answer there may be held back for as long as max_wait.
-        control = await self._brokers.connection(self.broker, "control")
-        self._handler.send_back(await self._reset.resolve(control, due))
-        self._handler.forget([state for state in due if state.failed])
+            return []
+        for state in asked:
+            state.pause(now())
+        logs = await self._reset.ask(await self._control(), list(asked))
+        # They do not leave while their positions are stored: another fetcher would store others.
+        self._storing = self._still_led(asked)
+        elsewhere = await self._reset.resolve(self._storing, logs)
+        self._handler.forget([state for state in asked if state.failed])
+        return elsewhere
 
     def _end_session(self) -> None:
         """Tell the broker, which has room for a thousand. It evicts those that nobody has used for two minutes.

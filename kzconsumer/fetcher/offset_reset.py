@@ -9,7 +9,7 @@ still holds what was read before the position (`find_divergence`).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.protocol import error_codes
@@ -40,6 +40,19 @@ log = get_logger("kzconsumer.fetcher")
 
 
 _WAY_OUT: Final = 'set [offsets] truncated = "continue" to go on where it ends or differs'
+
+
+class AskedLogs(NamedTuple):
+    """What a leader says of logs whose positions are to be found."""
+
+    begins: Mapping[TopicPartition, ListedOffset]
+    """Of those that are not what was read before the position."""
+    ends: Mapping[TopicPartition, ListedOffset]
+    """Likewise."""
+    listed: Mapping[TopicPartition, ListedOffset]
+    """Of the others: where the policy begins; the end if that is before the position of a replayable sink."""
+    behind: Sequence[FetchState]
+    """Those of which it is the end."""
 
 
 class OffsetReset:
@@ -125,29 +138,31 @@ class OffsetReset:
             self._log_truncated(state, max(plan.first, end), plan.until, log_end, at)
         return True
 
-    async def resolve(self, connection: BrokerConnection, states: Sequence[FetchState]) -> list[FetchState]:
-        """Give each state a position; returns those that this broker could not resolve or that could not be stored.
-
-        Raises ConnectionLostError, ProtocolError.
-        """
-        elsewhere: list[FetchState] = []
-        if diverged := [state for state in states if state.diverging is not None]:
-            elsewhere = await self._resolve_diverged(connection, diverged)
-            states = [state for state in states if state not in diverged]
-            if not states:
-                return elsewhere
-        listed = await self._list(connection, {state: self._timestamp(state) for state in states})
+    async def ask(self, connection: BrokerConnection, states: Sequence[FetchState]) -> AskedLogs:
+        """What `resolve` has to know of their logs. Raises ConnectionLostError, ProtocolError."""
+        diverged = [state for state in states if state.diverging is not None]
+        begins = await self._list(connection, dict.fromkeys(diverged, EARLIEST))
+        ends = await self._list(connection, dict.fromkeys(diverged, LATEST))
+        others = [state for state in states if state.diverging is None]
+        listed = await self._list(connection, {state: self._timestamp(state) for state in others})
         # For a position behind the end of the log that end is needed: the destination has what is before it.
-        behind = [s for s in states if self._truncated is not None and _moves_back(s, listed.get(s.topic_partition))]
-        if behind:
-            listed = {**listed, **await self._list(connection, dict.fromkeys(behind, LATEST))}
+        behind = [s for s in others if self._truncated is not None and _moves_back(s, listed.get(s.topic_partition))]
+        listed = {**listed, **await self._list(connection, dict.fromkeys(behind, LATEST))}
+        return AskedLogs(begins, ends, listed, behind)
+
+    async def resolve(self, states: Sequence[FetchState], logs: AskedLogs) -> list[FetchState]:
+        """Give each state a position; returns those whose broker did not say it, or that could not be stored."""
+        diverged = [state for state in states if state.diverging is not None]
+        elsewhere = await self._resolve_diverged(diverged, logs)
         starts: dict[FetchState, int] = {}
         epochs: dict[Progress, int] = {}
         for state in states:
-            answer = listed.get(state.topic_partition)
+            if state in diverged:
+                continue
+            answer = logs.listed.get(state.topic_partition)
             if answer is None or answer.error != error_codes.NONE or answer.offset < 0:
                 elsewhere.append(state)
-            elif state.open and state in behind:
+            elif state.open and state in logs.behind:
                 try:
                     await self._shorten(state, answer.offset)
                 except CoordinatorError as error:
@@ -157,12 +172,10 @@ class OffsetReset:
                 epochs[state.progress] = answer.leader_epoch if start == answer.offset else -1
         return elsewhere + await self._begin(starts, epochs)
 
-    async def _resolve_diverged(self, connection: BrokerConnection, states: Sequence[FetchState]) -> list[FetchState]:
-        begins = await self._list(connection, dict.fromkeys(states, EARLIEST))
-        ends = await self._list(connection, dict.fromkeys(states, LATEST))
+    async def _resolve_diverged(self, states: Sequence[FetchState], logs: AskedLogs) -> list[FetchState]:
         elsewhere = []
         for state in states:
-            begin, end = begins.get(state.topic_partition), ends.get(state.topic_partition)
+            begin, end = logs.begins.get(state.topic_partition), logs.ends.get(state.topic_partition)
             if begin is None or end is None or min(begin.offset, end.offset) < 0:
                 elsewhere.append(state)
             elif state.open and state.diverging is not None:
@@ -205,6 +218,8 @@ class OffsetReset:
 
     async def _begin(self, starts: Mapping[FetchState, int], epochs: Mapping[Progress, int]) -> list[FetchState]:
         """Store these positions, and read on from there; returns those that could not be stored."""
+        if not starts:
+            return []
         at = {state.progress: start for state, start in starts.items()}
         try:
             stored, refused = await self._committer.store_starts(at, leader_epochs=epochs)
@@ -219,6 +234,8 @@ class OffsetReset:
     async def _list(
         self, connection: BrokerConnection, asked: Mapping[FetchState, int]
     ) -> Mapping[TopicPartition, ListedOffset]:
+        if not asked:
+            return {}
         times = {state.topic_partition: timestamp for state, timestamp in asked.items()}
         return await connection.call(ListOffsetsRequest(times, self._isolation), timeout=self._timeout)
 
@@ -317,36 +334,46 @@ def _moves_back(state: FetchState, listed: ListedOffset | None) -> bool:
 # difference (KIP-320).
 
 
-async def find_divergence(
-    connection: BrokerConnection, states: Iterable[FetchState], timeout: float
-) -> list[FetchState]:
-    """Ask their leader about all positions of known epoch, in one request; set `diverging` of those it does not hold.
+class EpochEnds(NamedTuple):
+    """What a leader says of the leader epochs before positions."""
 
-    Returns those whose leader has to be looked up again. Nothing is known of positions without epoch, of brokers before
-    0.11, of logs in the formats before that, and without permission. Raises ConnectionLostError, ProtocolError.
+    ends: Mapping[TopicPartition, EpochEnd]
+    """Where the epoch before each position ends."""
+    first: Mapping[TopicPartition, EpochEnd]
+    """Of logs without such an epoch, the same of epoch 0."""
+
+
+async def epoch_ends(connection: BrokerConnection, states: Iterable[FetchState], timeout: float) -> EpochEnds | None:
+    """What `find_divergence` has to know, by one request about all positions of known epoch; None if nothing is known:
+
+    of positions without epoch, of brokers before 0.11, of logs in the formats before that, and without
+    permission. Raises ConnectionLostError, ProtocolError.
     """
     asked = {state.topic_partition: state for state in states if state.epoch >= 0}
     if not asked or OFFSET_FOR_LEADER_EPOCH not in connection.versions.ranges:
-        return []
+        return None
     ends = await _ends(connection, {each: state.epoch for each, state in asked.items()}, asked, timeout)
-    elsewhere, without = [], []
-    for partition, state in asked.items():
-        end = ends.get(partition)
+    # A log of records without epochs, or of epochs that all are lower? The latter has one for its first record.
+    without = [each for each, end in ends.items() if each in asked and not end.error and end.end_offset < 0]
+    first = await _ends(connection, dict.fromkeys(without, 0), asked, timeout) if without else {}
+    return EpochEnds(ends, first)
+
+
+def find_divergence(found: EpochEnds | None, states: Iterable[FetchState]) -> list[FetchState]:
+    """Set `diverging` of those whose log does not hold the position. Returns those whose leader has to be looked up."""
+    elsewhere = []
+    for state in states:
+        if found is None or state.epoch < 0:
+            continue
+        partition, end = state.topic_partition, found.ends.get(state.topic_partition)
         if end is None or (end.error != error_codes.NONE and end.error not in NOT_PERMITTED):
             elsewhere.append(state)
         elif end.error != error_codes.NONE:
             _report_unchecked(partition, end.error)
-        elif end.end_offset < 0:
-            without.append(partition)
-        else:
+        elif end.end_offset >= 0:
             _compare(state, Diverging(end.epoch, end.end_offset))
-    if without:
-        # A log of records without epochs, or of epochs that all are lower? The latter has one for its first record.
-        first = await _ends(connection, dict.fromkeys(without, 0), asked, timeout)
-        for partition in without:
-            found = first.get(partition)
-            if found is not None and found.error == error_codes.NONE and found.end_offset >= 0:
-                _compare(asked[partition], Diverging(found.epoch, UNKNOWN_END))
+        elif (first := found.first.get(partition)) is not None and not first.error and first.end_offset >= 0:
+            _compare(state, Diverging(first.epoch, UNKNOWN_END))
     return elsewhere
 
 

@@ -17,6 +17,7 @@ def test_members_consume_again(fault: str) -> None:
     for seed in seeds(1, 20):
         played = play(seed, FAULTS[fault], FAULTS[fault].lasts)
         assert played.wait <= FAULTS[fault].bound, f"seed {seed}"
+        assert not FAULTS[fault].spares_others or played.others <= 1, f"seed {seed}"
         assert EXPIRED not in played.logged or FAULTS[fault].event not in KEEPS_SESSION, f"seed {seed}"
         assert not FAULTS[fault].event or FAULTS[fault].event in played.logged, f"seed {seed}: {sorted(played.logged)}"
 

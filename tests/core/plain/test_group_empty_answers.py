@@ -152,6 +152,7 @@ def test_a_partition_stays_with_its_fetcher_while_what_came_alone_is_decoded(mon
         assert FIRST not in came
         monkeypatch.setattr(product, "IN_A_THREAD", 2.0)
         assert group.world.pass_time(20, lambda: FIRST in came, every=0.05)
+        group.world.pass_time(0.1)
         monkeypatch.undo()
         group.pause(member, SECOND)  # then the other broker has nothing else to do
         group.broker_faults.stop(group.logs.leaders[FIRST], 60.0)

@@ -501,6 +501,7 @@ def test_a_long_wait_goes_on_if_there_is_nothing_more_to_ask_for(monkeypatch: py
     """A connection costs more than an answer."""
     with simulated_group(1, fetch=QUICK) as group:
         member = quiet(group)
+        group.world.pass_time(1)  # the broker has just begun to wait
         with requests(monkeypatch) as asked:
             for _ in range(20):
                 group.pause(member, FIRST)

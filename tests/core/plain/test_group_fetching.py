@@ -37,6 +37,11 @@ def just_before_records_are_produced(group: SimulatedGroup) -> None:
     group.world.pass_time(PRODUCED_EVERY - (now - BEGINNING) % PRODUCED_EVERY - 0.05)
 
 
+def fetched(member: Member) -> dict[TopicPartition, int | None]:
+    assert member.connector is not None
+    return {at.topic_partition: at.fetched for at in member.connector.positions()}
+
+
 def rests(group: SimulatedGroup) -> None:
     group.come_to_rest(30, 3)
 
@@ -243,6 +248,23 @@ def test_a_partition_is_claimed_again_while_its_start_is_looked_up(seed: int) ->
         group.world.pass_time(0.2)
         group.broker_faults.recreate("t", 2, 0.0)
         group.world.pass_time(3)
+        rests(group)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_late_answer_of_a_former_leader_moves_no_position(seed: int) -> None:
+    """It was asked where the log begins, hung, and answers once another broker has been asked and read."""
+    with simulated_group(seed, brokers=2, fetch=(("request_timeout", "30s"),)) as group:
+        group.logs.grow("t", 2)
+        group.logs.burst(5)
+        group.broker_faults.slow_down(1, LIST_OFFSETS, 20.0, 30.0)
+        member = group.join("a", {"t": 1}, 0.0, in_batches=True)
+        assert group.world.pass_time(10, lambda: member.owned)
+        for partition in group.logs.partitions:
+            if group.logs.leaders[partition] == 1:
+                group.broker_faults.move_leader(partition, 0.0)
+        assert group.world.pass_time(15, lambda: all((at or 0) > 5 for at in fetched(member).values()))
+        group.world.pass_time(20)
         rests(group)
 
 

@@ -115,7 +115,7 @@ def finds(start: int, machine: type[GroupMachine]) -> Found | None:
 def test_finds_logs_that_are_not_compared_with_positions() -> None:
     """Those that were cut off by an unclean election and have grown past the position again."""
 
-    async def nothing_found(*_: object) -> list[FetchState]:
+    def nothing_found(*_: object) -> list[FetchState]:
         return []
 
     find(broker_fetcher, "find_divergence", nothing_found, "is not read at", start=0, machine=LogsCutOffMachine)

@@ -25,7 +25,7 @@ from kzconsumer.brokers.protocol.versions import OFFSET_FOR_LEADER_EPOCH, Versio
 from kzconsumer.errors import OffsetLostError
 from kzconsumer.fetcher.fetch_rules import UNKNOWN_END
 from kzconsumer.fetcher.fetch_state import FetchState
-from kzconsumer.fetcher.offset_reset import OffsetReset, find_divergence
+from kzconsumer.fetcher.offset_reset import OffsetReset, epoch_ends, find_divergence
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.progress import UNKNOWN, LeaderEpochs, Progress
@@ -108,6 +108,10 @@ def at(position: int, epoch: int) -> FetchState:
     return FetchState(progress, ChunkQueue(1 << 20), position, 1 << 20, leader_epoch=9)
 
 
+async def compared(leader: BrokerConnection, states: list[FetchState]) -> list[FetchState]:
+    return find_divergence(await epoch_ends(leader, states, 1.0), states)
+
+
 @pytest.mark.parametrize(
     ("ends", "diverging"),
     [
@@ -121,7 +125,7 @@ def at(position: int, epoch: int) -> FetchState:
 )
 async def test_a_leaders_answer(ends: Mapping[int, EpochEnd], diverging: Diverging | None) -> None:
     leader, state = Leader(ends), at(100, 3)
-    assert await find_divergence(leader.as_connection(), [state], 1.0) == []
+    assert await compared(leader.as_connection(), [state]) == []
     assert (state.diverging, state.reset_due) == (diverging, diverging is not None)
     assert {asked.leader_epoch for asked in leader.asked} == {9}
 
@@ -129,17 +133,17 @@ async def test_a_leaders_answer(ends: Mapping[int, EpochEnd], diverging: Divergi
 async def test_the_log_of_a_former_leader_decides_nothing() -> None:
     """It led for a moment, and could not be asked where its log begins and ends; the next one has all records."""
     state = at(100, 3)
-    await find_divergence(Leader({3: EpochEnd(0, 3, 60)}).as_connection(), [state], 1.0)
+    await compared(Leader({3: EpochEnd(0, 3, 60)}).as_connection(), [state])
     assert state.reset_due
     state.led_by(9)
-    await find_divergence(Leader({3: EpochEnd(0, 3, 100)}).as_connection(), [state], 1.0)
+    await compared(Leader({3: EpochEnd(0, 3, 100)}).as_connection(), [state])
     assert (state.diverging, state.reset_due) == (None, False)
 
 
 @pytest.mark.parametrize("answer", [EpochEnd(74, -1, -1), EpochEnd(6, -1, -1), None])
 async def test_a_leader_that_does_not_lead_any_more_is_looked_up(answer: EpochEnd | None) -> None:
     leader, state = Leader({3: answer} if answer is not None else {}), at(100, 3)
-    assert await find_divergence(leader.as_connection(), [state], 1.0) == [state]
+    assert await compared(leader.as_connection(), [state]) == [state]
     assert state.diverging is None
 
 
@@ -147,16 +151,16 @@ async def test_a_leader_that_does_not_lead_any_more_is_looked_up(answer: EpochEn
 async def test_without_permission_nothing_is_compared_which_is_logged(error: int, needed: str) -> None:
     with capture_logs() as logs:
         leader = Leader({3: EpochEnd(error, -1, -1)})
-        assert await find_divergence(leader.as_connection(), [at(100, 3)], 1.0) == []
+        assert await compared(leader.as_connection(), [at(100, 3)]) == []
     (line,) = logs
     assert (line["event"], needed in line["needed"]) == ("log not compared with the stored position", True)
 
 
 async def test_nothing_is_asked_about_unknown_epochs_nor_of_old_brokers() -> None:
     leader = Leader({})
-    assert await find_divergence(leader.as_connection(), [at(100, -1)], 1.0) == []
+    assert await compared(leader.as_connection(), [at(100, -1)]) == []
     leader.versions = Versions({})
-    assert await find_divergence(leader.as_connection(), [at(100, 3)], 1.0) == []
+    assert await compared(leader.as_connection(), [at(100, 3)]) == []
     assert leader.asked == []
 
 
@@ -165,7 +169,7 @@ async def resolved(found: Diverging, policy: str, truncated: str | None) -> tupl
     state.diverging, state.reset_due = found, True
     reset = OffsetReset(policy, cast(Committer, leader), 1.0, 0, truncated)
     with capture_logs() as logs:
-        assert await reset.resolve(leader.as_connection(), [state]) == []
+        assert await reset.resolve([state], await reset.ask(leader.as_connection(), [state])) == []
     return state, leader, [line for line in logs if line["log_level"] == "error"]
 
 
@@ -214,8 +218,8 @@ async def test_what_is_in_hand_is_waited_for() -> None:
     state.position = 100
     state.diverging, state.reset_due = Diverging(2, 60), True
     reset = OffsetReset("smallest", cast(Committer, leader), 1.0, 0)
-    await reset.resolve(leader.as_connection(), [state])
+    await reset.resolve([state], await reset.ask(leader.as_connection(), [state]))
     assert (state.position, leader.stored) == (100, [])
     state.progress.mark(90, 100)
-    await reset.resolve(leader.as_connection(), [state])
+    await reset.resolve([state], await reset.ask(leader.as_connection(), [state]))
     assert state.position == 60

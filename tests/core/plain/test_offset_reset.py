@@ -44,7 +44,7 @@ async def test_only_a_refused_position_is_followed_by_a_pause(position: int | No
     state = FetchState(progress(start=position or 0), ChunkQueue(1 << 20), position, 1 << 20)
     state.reset_due = True
     state.pause(NOW)  # as the fetcher does before it requests
-    assert await reset.resolve(cast(BrokerConnection, logs), [state]) == []
+    assert await reset.resolve([state], await reset.ask(cast(BrokerConnection, logs), [state])) == []
     assert (state.position, state.fetchable(NOW)) == (BEGINNING, fetchable)
 
 
@@ -78,7 +78,7 @@ class Ends:
 async def resolved(logs: Ends, state: FetchState, policy: str, truncated: str | None) -> None:
     reset = OffsetReset(policy, cast(Committer, logs), 1.0, ISOLATION_LEVELS["read_uncommitted"], truncated)
     state.reset_due = True
-    assert await reset.resolve(cast(BrokerConnection, logs), [state]) == []
+    assert await reset.resolve([state], await reset.ask(cast(BrokerConnection, logs), [state])) == []
 
 
 def state_at(position: int, replay: Plan | None = None) -> FetchState:
@@ -154,7 +154,7 @@ async def test_largest_is_asked_for_at_the_isolation_level() -> None:
 
     logs, state = Noting(0, 60), state_at(90)
     reset = OffsetReset(LARGEST, cast(Committer, logs), 1.0, ISOLATION_LEVELS["read_committed"])
-    await reset.resolve(cast(BrokerConnection, logs), [state])
+    await reset.resolve([state], await reset.ask(cast(BrokerConnection, logs), [state]))
     assert asked == [(LATEST, ISOLATION_LEVELS["read_committed"])]
 
 
@@ -188,7 +188,7 @@ async def test_a_position_that_cannot_be_stored_does_not_keep_the_others() -> No
     states = [FetchState(claim, ChunkQueue(1 << 20), None, 1 << 20) for claim in claims]
     logs = RefusesOne(4, 60)
     reset = OffsetReset(SMALLEST, cast(Committer, logs), 1.0, ISOLATION_LEVELS["read_uncommitted"])
-    assert await reset.resolve(cast(BrokerConnection, logs), states) == [states[1]]
+    assert await reset.resolve(states, await reset.ask(cast(BrokerConnection, logs), states)) == [states[1]]
     assert [(state.position, state.reset_due) for state in states] == [(4, False), (None, True), (4, False)]
 
 
@@ -198,7 +198,7 @@ async def test_an_answer_without_offset_is_no_position(before: int | None) -> No
     logs, state = Ends(-1, -1), state_at(before or 0)
     state.position, state.reset_due = before, True
     reset = OffsetReset(SMALLEST, cast(Committer, logs), 1.0, ISOLATION_LEVELS["read_uncommitted"])
-    assert await reset.resolve(cast(BrokerConnection, logs), [state]) == [state]
+    assert await reset.resolve([state], await reset.ask(cast(BrokerConnection, logs), [state])) == [state]
     assert (state.position, state.reset_due, logs.stored) == (before, True, [])
 
 

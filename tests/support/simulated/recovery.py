@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from kzconsumer.model import TopicPartition
 from tests.support.simulated.ensemble import Connection
 from tests.support.simulated.group import SimulatedGroup, simulated_group
+from tests.support.simulated.kafka_frames import OFFSET_FOR_LEADER_EPOCH
 from tests.support.simulated.member import Handed, Member
 from tests.support.simulated.scene import SESSION_TIMEOUT
 
@@ -40,6 +41,8 @@ class Fault:
     """Seconds from its beginning from which waits count; 0 if members should consume while it lasts."""
     watched: float = 20.0
     """Seconds more in which records are produced, and counted."""
+    spares_others: bool = False
+    """Only records of FIRST wait, also while it lasts."""
     moves_offsets: bool = False
     """Stored offsets go back, so that the promises about them do not hold."""
 
@@ -141,6 +144,18 @@ def silent_and_replaced(seconds: float) -> Begin:
     return begin
 
 
+def compared_late(seconds: float, *, others_lead: bool = False) -> Begin:
+    """FIRST gets a leader that is so long in saying whether its log has what was read, and perhaps another one soon."""
+
+    def begin(group: SimulatedGroup, _: list[Member]) -> None:
+        group.broker_faults.slow_down(1, OFFSET_FOR_LEADER_EPOCH, seconds, seconds)
+        group.broker_faults.move_leader(FIRST, 0.0)
+        if others_lead:
+            group.world.after(1.0, lambda: group.broker_faults.move_leader(FIRST, 0.0))
+
+    return begin
+
+
 def cut_off_server(group: SimulatedGroup, members: list[Member]) -> None:
     """The one that the first member is connected to."""
     (connection,) = (
@@ -168,13 +183,13 @@ class Waits:
         self.feeding = True
         self._feed()
 
-    def longest(self, since: float) -> float:
-        """Seconds that a record of those fed so far waited, counted from `since` at the earliest."""
+    def longest(self, since: float, but: TopicPartition | None = None) -> float:
+        """Seconds that a record of those fed so far waited, counted from `since` at the earliest; not of `but`."""
         now = self._group.world.now
         return max(
             self._handed.get(which, now) - max(at, since)
             for which, at in self._produced.items()
-            if self._handed.get(which, now) >= since
+            if self._handed.get(which, now) >= since and which[0] != but
         )
 
     def left(self) -> int:
@@ -198,6 +213,8 @@ class Waits:
 class Played(NamedTuple):
     wait: float
     """Seconds that the record waited which waited longest."""
+    others: float
+    """The same of all partitions but FIRST, from the beginning of the fault."""
     logged: frozenset[str]
     """The events that members logged from the beginning of the fault on."""
 
@@ -218,7 +235,8 @@ def play(seed: int, fault: Fault, since: float) -> Played:
         waits.feeding = False
         assert group.world.pass_time(60, lambda: not waits.left()), f"{waits.left()} records are not read"
         group.check()
-        return Played(waits.longest(began + since), frozenset(event["event"] for event in group.events[logged:]))
+        events = frozenset(event["event"] for event in group.events[logged:])
+        return Played(waits.longest(began + since), waits.longest(began, FIRST), events)
 
 
 T = SESSION_TIMEOUT
@@ -253,11 +271,17 @@ FAULTS = {
     "leader moved": Fault(
         lambda group, _: group.broker_faults.move_leader(FIRST, 0.0), "fetch refused, looking up leader", 1
     ),
-    "no leader, 10 s": Fault(lambda group, _: group.broker_faults.move_leader(FIRST, 10.0), NO_LEADER, 2, lasts=10.0),
+    "no leader, 10 s": Fault(
+        lambda group, _: group.broker_faults.move_leader(FIRST, 10.0), NO_LEADER, 2, lasts=10.0, spares_others=True
+    ),
     "broker stopped, others lead": Fault(lambda group, _: group.broker_faults.stop(0, 30.0), BROKER_LOST, 1),
     "broker silent, 10 s": Fault(lambda group, _: group.broker_faults.silence(0, 10.0), "", 1, lasts=10.0),
     "broker silent, 60 s": Fault(lambda group, _: group.broker_faults.silence(0, 60.0), BROKER_LOST, 1, lasts=60.0),
     "broker silent, others lead": Fault(silent_and_replaced(60.0), OTHERS_LEAD, 8, watched=40.0),
+    "log not compared for 20 s": Fault(compared_late(20.0), "", 1, lasts=20.0, spares_others=True),
+    "log not compared, others lead": Fault(
+        compared_late(60.0, others_lead=True), OTHERS_LEAD, 8, watched=40.0, spares_others=True
+    ),
     "no broker registered": Fault(lambda group, _: group.take_brokers(30.0), "no broker registered", 1),
     "no broker reached, 10 s": Fault(without_brokers(10.0), UNREACHED, 2, lasts=10.0),
     "no broker reached, 40 s": Fault(without_brokers(40.0), UNREACHED, 2, lasts=40.0),
