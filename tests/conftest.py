@@ -109,6 +109,23 @@ CHAINS = {
         "tests/spark/servers/test_executor_errors.py",
         "tests/spark/servers/test_task_rejections.py",
     ),
+    # Brokers of every version, which are started once.
+    "old brokers": (
+        "tests/tools/servers/test_offset_commands.py",
+        "tests/tools/servers/test_groups.py",
+        "tests/tools/servers/test_console.py",
+        "tests/tools/servers/test_cluster_commands.py",
+        "tests/tools/servers/test_original_keys.py",
+        "tests/core/servers/test_consume.py",
+        "tests/core/servers/test_transactions.py",
+        "tests/core/servers/test_log_formats.py",
+        "tests/core/servers/test_log_offsets.py",
+        "tests/core/servers/test_looking.py",
+        "tests/core/servers/test_offset_storage.py",
+        "tests/core/servers/test_broker_connection.py",
+        "tests/core/servers/test_simulated_broker.py",
+        "tests/sandbox/servers/test_sandbox_servers.py",
+    ),
     # They wait most of their time, and would begin last.
     "tools": (
         "tests/tools/servers/test_alerts_of_servers.py",

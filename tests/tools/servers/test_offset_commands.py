@@ -153,7 +153,8 @@ async def test_a_reset_and_its_undo(
     assert shown.out.endswith(f"offsets import {undo.name} --execute --zookeeper {filled[0].connect}\n")
     assert await offsets(zookeeper, unique, topic) == {0: b"3", 1: b"10", 2: b"10", 3: b"10"}
     record = await zookeeper.get(f"/consumers/{unique}/claims/{topic}/1")
-    assert decode_claim_record(record.data) == ClaimRecord(1, "range", "0x2a", epoch=1)
+    created = (await zookeeper.get(f"/brokers/topics/{topic}")).stat.czxid
+    assert decode_claim_record(record.data) == ClaimRecord(1, "range", f"{created:#x}", epoch=1)
     again = await kzconsumer.json("offsets", "reset", unique, "--to-latest", "--topic", f"{topic}:1", "--execute")
     assert (again["executed"], again["groups"][0]["partitions"][0]["changes"]) == (False, False)
 
