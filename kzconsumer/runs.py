@@ -331,10 +331,7 @@ class Runs:
                 all_topics = tuple(await self._topics.all_topics()) if has_wildcard(self._registration) else ()
                 topics = await self._topics.topics(subscribed_topics(members, all_topics))
                 partitions = [TopicPartition(name, n) for name, topic in topics.items() for n in topic.partitions]
-                found = await self._log_offsets.look_up(dict.fromkeys(partitions, stop_at))
-                # No record at or after the time: the end of the log.
-                after_all = dict.fromkeys((each for each, at in found.items() if at.offset < 0), LATEST)
-                found |= await self._log_offsets.look_up(after_all)
+                found = await self._log_offsets.at_time(partitions, stop_at)
             except (SessionExpiredError, UnsupportedVersionError):
                 raise
             except KzConsumerError as error:
@@ -343,7 +340,7 @@ class Runs:
             else:
                 return {
                     name: TopicEnds(
-                        f"{topic.incarnation:#x}", {n: found[TopicPartition(name, n)].offset for n in topic.partitions}
+                        f"{topic.incarnation:#x}", {n: found[TopicPartition(name, n)] for n in topic.partitions}
                     )
                     for name, topic in topics.items()
                 }

@@ -17,6 +17,7 @@ from kzconsumer.brokers.protocol.error_codes import NONE, TOPIC_AUTHORIZATION_FA
 from kzconsumer.brokers.protocol.log_reads import (
     EARLIEST_LOCAL,
     EARLIEST_LOCAL_VERSION,
+    LATEST,
     NOT_PERMITTED,
     AskedEpoch,
     EpochEnd,
@@ -186,6 +187,17 @@ class LogOffsets:
         after `timeout`, UnsupportedVersionError for a time and a broker before 0.10.1, which looks up segments only.
         """
         return await self._patiently(partitions, self.once, require)
+
+    async def at_time(self, partitions: Collection[TopicPartition], ms: int) -> dict[TopicPartition, int]:
+        """The first offset with a record of that time (ms since 1970) or later; the end of the log if there is none.
+
+        `ms` may be LATEST. Raises as `look_up`.
+        """
+        # The end is read first. A record of that time that is written in between comes after that end, so who begins
+        # there gets it, and who ends there does not.
+        until = await self.look_up(dict.fromkeys(partitions, LATEST))
+        found = await self.look_up(dict.fromkeys(partitions, ms)) if ms != LATEST else until
+        return {each: at.offset if (at := found[each]).offset >= 0 else until[each].offset for each in partitions}
 
     async def look_up_epochs(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
         """Where these leader epochs end, as `epoch_ends` says. Raises as `look_up` if some are missing."""

@@ -96,15 +96,9 @@ class RangeReader:
         self._decode = decoding(settings.largest_body)
 
     async def at_time(self, partitions: Collection[TopicPartition], ms: int) -> dict[TopicPartition, int]:
-        """The first offset with a record of that time (ms since 1970) or later; the end of the log if there is none.
-
-        Raises as `look_up`, also for brokers before 0.10.1.
-        """
+        """See `LogOffsets.at_time`. Raises as `LogOffsets.look_up`, also for brokers before 0.10.1."""
         offsets = LogOffsets(self.leaders, self._brokers, self._fetch.request_timeout, self._isolation)
-        # The end is read first: a record that is written in between must not be left out.
-        until = await offsets.look_up(dict.fromkeys(partitions, LATEST))
-        found = await offsets.look_up(dict.fromkeys(partitions, ms))
-        return {each: at.offset if (at := found[each]).offset >= 0 else until[each].offset for each in partitions}
+        return await offsets.at_time(partitions, ms)
 
     async def logs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         """First offset and end offset of each log. Raises as `look_up`."""

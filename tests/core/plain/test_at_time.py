@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kzconsumer.brokers.leaders import LogOffsets
 from kzconsumer.brokers.protocol.log_reads import LATEST, ListedOffset
-from kzconsumer.fetcher import range_reader
-from kzconsumer.fetcher.range_reader import RangeReader
 from kzconsumer.model import TopicPartition
-from kzconsumer.settings.sections import FetchSettings
 
 TIMES = st.lists(st.integers(0, 5), max_size=5)
 
 
-class Log:
+class Log(LogOffsets):
     """Times of records, and those that are written after each request."""
 
     def __init__(self, times: list[int], written: list[int]) -> None:
         self.times, self.written = list(times), written
 
-    async def look_up(self, partitions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
+    async def look_up(
+        self, partitions: Mapping[TopicPartition, int], require: object = None
+    ) -> dict[TopicPartition, ListedOffset]:
         found = {}
         for partition, ms in partitions.items():
             late = (offset for offset, time in enumerate(self.times) if time >= ms)
@@ -35,12 +33,10 @@ class Log:
 
 @given(times=TIMES, written=TIMES, ms=st.integers(0, 6), base=st.sampled_from([0, 1_700_000_000_000_123]))
 async def test_no_record_of_the_time_is_left_out(times: list[int], written: list[int], ms: int, base: int) -> None:
+    """Nor is one before it if all are earlier, as in a run up to that time."""
     partition = TopicPartition("t", 0)
     log = Log([base + time for time in times], [base + time for time in written])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(range_reader, "LogOffsets", lambda *_: log)
-        reader = RangeReader(FetchSettings(), cast(Any, None), cast(Any, None))
-        found = await reader.at_time([partition], base + ms)
+    found = await log.at_time([partition], base + ms)
     before, after = log.times[: found[partition]], log.times[found[partition] :]
     assert all(time < base + ms for time in before), "left out"
     assert found[partition] <= len(times + written)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kzconsumer import Message
+from kzconsumer import Message, TopicPartition
 from kzconsumer.records.columns import SCHEMA
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
@@ -124,8 +124,10 @@ async def test_timestamps_of_the_brokers_clock(cluster_of: ClusterOf, unique: st
     sent = [Sent(0, None, b"%d" % number, timestamp=1_600_000_000_000 + number) for number in range(20)]
     await asyncio.to_thread(produce, cluster.bootstrap, version, unique, sent, codec)
     after = int(time.time() * 1000)
-    async with member(cluster, unique, {unique: 1}) as (_, streams):
+    async with member(cluster, unique, {unique: 1}) as (consumer, streams):
         found = await take(streams[unique][0], len(sent))
+        begins = [await consumer.offsets_for_times({TopicPartition(unique, 0): at}) for at in (before, after + 1)]
+        assert [list(each.values()) for each in begins] == [[0], [None]]
     assert [message.value for message in found] == [each.value for each in sent]
     assert {message.timestamp_type for message in found} == {1}
     for message in found:
