@@ -1,6 +1,7 @@
 """Mistakes of a new user on real servers: one line on standard error, with the thing and the way out.
 
-Those that need no server: `core/plain/test_cli.py`. What ZooKeeper refuses: `core/servers/test_zookeeper_security.py`.
+Those that need no server: `test_cli.py` and `test_configuration_faults.py` in `core/plain`. What ZooKeeper refuses:
+`core/servers/test_zookeeper_security.py`.
 """
 
 from __future__ import annotations
