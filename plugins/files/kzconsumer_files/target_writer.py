@@ -182,6 +182,10 @@ def require_usable(path: str) -> None:
         if not there.is_dir():
             raise unusable(f"{path} cannot be used: {there} is not a directory")
         if not os.access(there, os.W_OK | os.X_OK):
-            raise unusable(f"{path} cannot be used: {there} is not writable for this user")
+            if os.statvfs(there).f_flag & os.ST_RDONLY:
+                why = f"{there} is mounted read-only (for a unit of systemd: ReadWritePaths=)"
+            else:
+                why = f"{there} is not writable for this user"
+            raise unusable(f"{path} cannot be used: {why}")
     except OSError as error:
         raise unusable(f"{path} cannot be used: {error.strerror}") from error

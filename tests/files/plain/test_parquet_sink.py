@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
@@ -247,6 +250,18 @@ def test_options_and_a_path_that_cannot_be_used(tmp_path: Path) -> None:
         made(tmp_path / "file" / "out").check()
     made(tmp_path / "new" / "out").check()
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root mounts a file system")
+def test_a_path_that_is_mounted_read_only_is_not_blamed_on_the_user(tmp_path: Path) -> None:
+    """As every path is outside of its own directory, for a hardened unit."""
+    asked = "import sys; from kzconsumer_files.target_writer import require_usable; require_usable(sys.argv[1])"
+    mounted = f"mount -t tmpfs -o ro none {tmp_path} && exec {sys.executable} -c '{asked}' {tmp_path}/out"
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", mounted], capture_output=True, text=True, check=False)
+    expected = (
+        f"path: {tmp_path}/out cannot be used: {tmp_path} is mounted read-only (for a unit of systemd: ReadWritePaths=)"
+    )
+    assert expected in done.stderr, done.stderr
 
 
 def test_a_replay_goes_elsewhere() -> None:

@@ -137,7 +137,7 @@ async def test_a_single_screen(tmp_path: Path) -> None:
     ("words", "status", "line"),
     [
         ([], 2, "give ADDRESS or --group-file FILE"),
-        (["nowhere"], 78, "ADDRESS: 'nowhere' is not an address such as"),
+        (["nowhere"], 78, 'or "unix:/run/kzconsumer/status.sock"; a group is shown with --of GROUP\n'),
         (["localhost:1", "--token-file", "/nowhere/x"], 78, "token_file: cannot be read: No such file or directory"),
     ],
 )

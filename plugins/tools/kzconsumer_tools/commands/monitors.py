@@ -93,7 +93,7 @@ def _addresses(arguments: argparse.Namespace) -> list[Address]:
         try:
             found.append(Address(read_address(text), token))
         except ValueError as error:
-            faults.append(f"ADDRESS: {text!r} {error}")
+            faults.append(f"ADDRESS: {text!r} {error}; a group is shown with --of GROUP")
     for file in arguments.group_file:
         settings = Settings.of(layers_of(file, []))
         if settings.status.listen is None:
