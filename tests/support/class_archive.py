@@ -13,6 +13,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+#: Classes of released jars are as their compilers made them: looking for faults in them is a fifth of the start of a
+#: Java without an archive, whose classes were looked at when it was written.
+UNVERIFIED = "-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote"
 _QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
 
 

@@ -14,6 +14,7 @@ from xml.sax.saxutils import escape
 
 from kzconsumer_sandbox.servers.configuration import HOST
 from kzconsumer_sandbox.servers.jars import classpath, find_java
+from tests.support.class_archive import UNVERIFIED
 from tests.support.jars import fetched, spark_jars
 from tests.support.java_program import JavaProgram
 from tests.support.py4j_gateway import SERVER, gateway_of
@@ -62,6 +63,7 @@ def hive_metastore(folder: Path, *, lock: int = 5, compares: bool = True) -> Ite
         "-Xmx192m",
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",
+        *UNVERIFIED,
         f"-Dderby.stream.error.file={folder}/derby.log",
     ]
     program = JavaProgram([str(java), *options, "-cp", places, *SERVER], folder / "metastore")

@@ -17,11 +17,11 @@ from functools import cache
 from pathlib import Path
 
 from kzconsumer_sandbox.servers.jars import find_java
-from tests.support.class_archive import ClassArchive, writing
+from tests.support.class_archive import UNVERIFIED, ClassArchive, writing
 from tests.support.extent import extent
 
 # Short-lived processes do not benefit from the second compiler.
-_SHORT_LIVED = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+_SHORT_LIVED = " ".join(("-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m", *UNVERIFIED))
 # Tests take the processors meanwhile.
 _LIMIT = 600.0
 

@@ -15,20 +15,17 @@ if TYPE_CHECKING:
     from tests.support.spark_cluster import SparkCluster
 
 
-# Of queries of a few rows, compiling them is a fourth of the work.
-_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+# Of queries of a few rows, compiling them is a fourth of the work: only at night they are, as a user's.
+INTERPRETED = extent({"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}, {})
 
 
 @pytest.fixture(scope="session")
 def spark(quick_sparks: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """In this process, with the worker's settings and PostgreSQL's driver.
-
-    In `make test` it interprets queries; those of members and of a killed driver compile them, as a user's do.
-    """
+    """In this process, with the worker's settings and PostgreSQL's driver."""
     from tests.support.postgres import driver_jar
     from tests.support.spark_session import spark_session  # half a second that most tests do not need
 
-    conf = {"spark.jars": str(driver_jar()), **extent(_INTERPRETED, {})}
+    conf = {"spark.jars": str(driver_jar()), **INTERPRETED}
     with spark_session(tmp_path_factory.mktemp("spark"), conf) as running:
         yield running
 

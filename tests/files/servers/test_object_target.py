@@ -59,6 +59,14 @@ class TestContract(StoreContract):
         super().test_a_range_is_set_aside_while_another_member_writes_it()
 
     @only_nightly
+    def test_ranges_set_aside_are_never_written(self) -> None:
+        super().test_ranges_set_aside_are_never_written()
+
+    @only_nightly  # two writers: test_one_of_two_writers_wins
+    def test_two_members_write_at_once(self) -> None:
+        super().test_two_members_write_at_once()
+
+    @only_nightly
     def test_recreated_topics_and_reset_offsets_are_different_records(self) -> None:
         super().test_recreated_topics_and_reset_offsets_are_different_records()
 

@@ -31,20 +31,13 @@ def port() -> int:
 
 @pytest.fixture(scope="module")
 def running(port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    """A sandbox of the newest version, on that port, for tests that stop nothing."""
-    commands = Commands(tmp_path_factory.mktemp("running") / "sandbox.json")
-    commands.up("--port", str(port), "--zookeeper-port", "0")
-    yield commands
-    assert commands("down").returncode == 0
+    """A sandbox of the newest version, whose first broker has that port. Only the last test stops a server of it.
 
-
-def servers_of(status: dict[str, Any]) -> list[int]:
-    return [status["zookeeper"]["pid"], *(broker["pid"] for broker in status["brokers"])]
-
-
-def test_up_status_down(sandbox: Commands) -> None:
+    At the end it is stopped, and leaves nothing.
+    """
+    sandbox = Commands(tmp_path_factory.mktemp("running") / "sandbox.json")
     assert sandbox("status").returncode == 3
-    up = sandbox("up", "--brokers", "2")
+    up = sandbox("up", "--brokers", "2", "--port", str(port), "--zookeeper-port", "0")
     assert up.returncode == 0, up.stderr
     assert "port" not in up.stderr
     assert up.stdout.splitlines()[-3:] == [
@@ -52,22 +45,8 @@ def test_up_status_down(sandbox: Commands) -> None:
         f"Produce records:       kzconsumer sandbox produce orders --records 1000 --state {sandbox.state}",
         f"Stop it:               kzconsumer sandbox down --state {sandbox.state}",
     ]
+    yield sandbox
     status = sandbox.status()
-    assert status["running"]
-    assert status["kafka_version"] == "3.9.1"
-    assert zookeeper_serves(status["zookeeper"]["host"], status["zookeeper"]["port"])
-    for broker in status["brokers"]:
-        assert known_brokers(broker["host"], broker["port"]) == {1, 2}
-    assert status["bootstrap"] == ",".join(f"127.0.0.1:{broker['port']}" for broker in status["brokers"])
-    assert status["zookeeper_connect"] == f"127.0.0.1:{status['zookeeper']['port']}"
-    shown = sandbox("status")
-    assert shown.returncode == 0
-    assert status["zookeeper_connect"] in shown.stdout
-
-    second = sandbox("up")
-    assert second.returncode == 1
-    assert "running already" in second.stderr
-
     down = sandbox("down")
     assert (down.returncode, down.stdout) == (0, "the sandbox is stopped\n")
     assert not any(map(exists, servers_of(status)))
@@ -75,6 +54,28 @@ def test_up_status_down(sandbox: Commands) -> None:
     assert not Path(status["folder"]).exists()
     assert not sandbox.state.exists()
     assert sandbox("status").stdout == "no sandbox is running\n"
+
+
+def servers_of(status: dict[str, Any]) -> list[int]:
+    return [status["zookeeper"]["pid"], *(broker["pid"] for broker in status["brokers"])]
+
+
+def test_the_status_of_a_running_sandbox(running: Commands) -> None:
+    status = running.status()
+    assert status["running"]
+    assert status["kafka_version"] == "3.9.1"
+    assert zookeeper_serves(status["zookeeper"]["host"], status["zookeeper"]["port"])
+    for broker in status["brokers"]:
+        assert known_brokers(broker["host"], broker["port"]) == {1, 2}
+    assert status["bootstrap"] == ",".join(f"127.0.0.1:{broker['port']}" for broker in status["brokers"])
+    assert status["zookeeper_connect"] == f"127.0.0.1:{status['zookeeper']['port']}"
+    shown = running("status")
+    assert shown.returncode == 0
+    assert status["zookeeper_connect"] in shown.stdout
+
+    second = running("up")
+    assert second.returncode == 1
+    assert "running already" in second.stderr
 
 
 def test_what_needs_a_sandbox_says_so(tmp_path: Path) -> None:
@@ -91,8 +92,8 @@ def test_a_topic_is_made(running: Commands) -> None:
     words = ("orders", "--partitions", "3", "--config", "cleanup.policy=compact", "retention.ms=1000")
     made = running("topic", *words)
     assert (made.returncode, made.stdout) == (0, "created the topic orders with 3 partitions\n"), made.stderr
-    (broker,) = status["brokers"]
-    assert led_partitions(broker["host"], broker["port"], "orders") == {0, 1, 2}
+    for broker in status["brokers"]:
+        assert led_partitions(broker["host"], broker["port"], "orders") == {0, 1, 2}
     again = running("topic", *words)
     assert (again.returncode, again.stderr) == (1, "kzconsumer: topic orders exists already\n")
 
@@ -137,31 +138,11 @@ def lines_and_generated_records(sandbox: Commands) -> None:
 
 
 def test_a_given_port_is_taken_or_reported(running: Commands, port: int) -> None:
-    assert running.status()["bootstrap"] == f"127.0.0.1:{port}"
+    assert running.status()["brokers"][0]["port"] == port
     other = Commands(running.state.with_name("other.json"))
     refused = other("up", "--port", str(port), "--zookeeper-port", "0")
     assert refused.returncode == 1
     assert refused.stderr == f"kzconsumer: port {port} is in use; choose another one with --port, or 0 for any\n"
-
-
-def test_status_reports_what_does_not_serve(sandbox: Commands) -> None:
-    sandbox.up("--kafka-version", OLDEST, "--brokers", "2")
-    status = sandbox.status()
-    assert status["serving"]
-    assert [server["fault"] for server in (status["zookeeper"], *status["brokers"])] == [None, None, None]
-    killed, stopped = status["brokers"]
-    os.kill(killed["pid"], signal.SIGKILL)
-    wait_gone([killed["pid"]], 10.0)
-    topic = sandbox("topic", "orders")
-    assert topic.returncode == 1
-    assert "not all servers are running" in topic.stderr
-    os.kill(stopped["pid"], signal.SIGSTOP)
-    shown = sandbox("status")
-    assert shown.returncode == 3
-    assert f"broker 1   127.0.0.1:{killed['port']}  (has ended)" in shown.stdout
-    assert f"broker 2   127.0.0.1:{stopped['port']}  (does not answer)" in shown.stdout
-    broken = sandbox.status()
-    assert (broken["running"], broken["serving"], broken["zookeeper"]["fault"]) == (True, False, None)
 
 
 def test_servers_die_with_a_killed_supervisor(sandbox: Commands) -> None:
@@ -257,3 +238,23 @@ def test_the_place_of_a_running_supervisor_is_taken(sandbox: Commands) -> None:
         done = sandbox("up")
     assert done.returncode == 1
     assert "starting" in done.stderr
+
+
+def test_status_reports_what_does_not_serve(running: Commands) -> None:
+    """The last test of this sandbox."""
+    status = running.status()
+    assert status["serving"]
+    assert [server["fault"] for server in (status["zookeeper"], *status["brokers"])] == [None, None, None]
+    killed, stopped = status["brokers"]
+    os.kill(killed["pid"], signal.SIGKILL)
+    wait_gone([killed["pid"]], 10.0)
+    topic = running("topic", "orders")
+    assert topic.returncode == 1
+    assert "not all servers are running" in topic.stderr
+    os.kill(stopped["pid"], signal.SIGSTOP)
+    shown = running("status")
+    assert shown.returncode == 3
+    assert f"broker 1   127.0.0.1:{killed['port']}  (has ended)" in shown.stdout
+    assert f"broker 2   127.0.0.1:{stopped['port']}  (does not answer)" in shown.stdout
+    broken = running.status()
+    assert (broken["running"], broken["serving"], broken["zookeeper"]["fault"]) == (True, False, None)

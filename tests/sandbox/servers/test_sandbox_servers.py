@@ -21,7 +21,7 @@ from tests.support.extent import extent
 from tests.support.producing import Sent, compatibility, produce
 from tests.support.servers import Servers
 
-VERSIONS = extent(("0.8.2.2", "1.1.1", "3.9.1"), tuple(number for number, version in ALL.items() if version.zookeeper))
+VERSIONS = extent(("3.9.1",), tuple(number for number, version in ALL.items() if version.zookeeper))
 
 
 @pytest.mark.parametrize("version", VERSIONS)

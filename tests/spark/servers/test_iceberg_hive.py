@@ -69,7 +69,7 @@ def test_it_listens_on_loopback_only(options: dict[str, str]) -> None:
 
 
 def test_one_of_two_writers_wins(options: dict[str, str], table: str, tmp_path: Path) -> None:
-    expected = race([Writer(claimed(options, table), tmp_path / name) for name in "ab"], extent(3, 40))
+    expected = race([Writer(claimed(options, table), tmp_path / name) for name in "ab"], extent(2, 40))
     assert values(options, table) == expected
 
 

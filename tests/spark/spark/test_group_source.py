@@ -23,7 +23,7 @@ from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from kzconsumer_spark import PromptCommits
-from tests.support.extent import only_nightly
+from tests.support.extent import extent, only_nightly
 from tests.support.members import committed, owners, reader, settings, stored_offsets
 from tests.support.plans import planned
 from tests.support.processes import kill_session, wait_until
@@ -316,7 +316,7 @@ class Seen(PromptCommits):
         super().onQueryProgress(event)
 
 
-@pytest.mark.parametrize("prompt", [True, False])
+@pytest.mark.parametrize("prompt", extent([True], [True, False]))
 async def test_offsets_between_two_triggers(
     spark: SparkSession, cluster: Cluster, unique: str, tmp_path: Path, prompt: bool
 ) -> None:

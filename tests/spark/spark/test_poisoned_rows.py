@@ -40,6 +40,7 @@ YEAR_10000 = 253_402_300_800_000_000
 YEAR_0 = -62_135_596_800_000_001
 LAST = YEAR_10000 - 1000
 FILES = ("parquet", "orc", "json", "csv")
+IN_PARQUET = ("parquet", "delta", "iceberg")
 
 
 class Place(NamedTuple):
@@ -137,7 +138,6 @@ OUTSIDE = "is outside of the years 1 to 9999"
 LONG, NUL = "is too long for the name of a directory", "has the character U+0000"
 CASES = [
     # Times, which are checked for every kind of destination alike: test_value_matrix.py.
-    ("delta", TEXT, ("text",), {"text": "a\0b"}, f"column text: {NUL}"),
     ("json", TEXT, ("text",), {"text": "/" * 90}, f"column text: {LONG}"),
     ("jdbc", "value.n, value.nested", (), {"nested": {"a": ["\0"]}}, f"column nested: {NUL}"),
     *(
@@ -151,7 +151,7 @@ CASES = [
             ("parquet", TEXT, ("text",), {"text": "x" * 300}, f"column text: {LONG}"),
             ("parquet", TIME, (), {"us": YEAR_0}, f"column at: {OUTSIDE}"),
             *((kind, TEXT, ("text",), {"text": "x" * 300}, f"column text: {LONG}") for kind in ("delta", "iceberg")),
-            *((kind, TEXT, ("text",), {"text": "a\0b"}, f"column text: {NUL}") for kind in ("parquet", "iceberg")),
+            *((kind, TEXT, ("text",), {"text": "a\0b"}, f"column text: {NUL}") for kind in IN_PARQUET),
             ("jdbc", TEXT, (), {"text": "a\0b"}, f"column text: {NUL}"),
         )
     ),

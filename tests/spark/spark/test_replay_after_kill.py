@@ -19,6 +19,7 @@ from tests.support.extent import NIGHTLY
 from tests.support.members import Daemon, committed, daemon
 from tests.support.processes import session_of, wait_gone
 from tests.support.producing import Sent, produce
+from tests.support.spark_fixtures import INTERPRETED
 from tests.support.zookeeper_sessions import session, until
 
 pytestmark = pytest.mark.timeout(400)
@@ -26,7 +27,9 @@ LIMIT = 120.0
 
 
 def sink(path: Path) -> str:
-    return f'[sink]\nplugin = "spark"\n[sink.options]\ndestination = "parquet"\npath = "{path}"\n'
+    conf = "".join(f'"{key}" = "{value}"\n' for key, value in INTERPRETED.items())
+    options = f'destination = "parquet"\npath = "{path}"\n[sink.options.conf]\n{conf}'
+    return f'[sink]\nplugin = "spark"\n[sink.options]\n{options}'
 
 
 async def send(cluster: Cluster, topic: str, first: int, until: int) -> None:

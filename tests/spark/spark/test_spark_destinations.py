@@ -552,7 +552,7 @@ def test_a_failure_leaves_nothing_and_the_next_attempt_has_a_stage_of_its_own(
     destination.close()
 
 
-@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg", "jdbc"])
+@pytest.mark.parametrize("kind", extent(["parquet", "delta", "jdbc"], ["parquet", "delta", "iceberg", "jdbc"]))
 def test_a_batch_that_follows_what_is_missing_is_refused(
     session: SparkSession, tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
@@ -581,7 +581,7 @@ def test_a_batch_that_follows_what_is_missing_is_refused(
     destination.close()
 
 
-@pytest.mark.parametrize("kind", ["parquet", "json", "delta"])
+@pytest.mark.parametrize("kind", extent(["parquet", "delta"], ["parquet", "json", "delta"]))
 def test_rows_that_spark_loses_are_noticed(
     session: SparkSession, tmp_path: Path, kind: Literal["parquet", "json", "delta"]
 ) -> None:

@@ -17,6 +17,7 @@ from kzconsumer.sinks.interface import SinkContext
 from kzconsumer_sandbox.servers.configuration import HOST, free_port
 from kzconsumer_spark.daemon.sink import SparkSink
 from tests.support.batch_ranges import SETTINGS
+from tests.support.extent import only_nightly
 
 pytestmark = pytest.mark.timeout(300)
 LIMIT = 200.0
@@ -55,6 +56,7 @@ class Kubernetes:
         return web.json_response({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404}, status=404)
 
 
+@only_nightly  # what Kubernetes needs and is refused: tests/spark/plain/test_spark_options.py
 async def test_executors_are_pods_of_the_image_without_secrets(tmp_path: Path) -> None:
     kubernetes = Kubernetes()
     options = {

@@ -67,13 +67,15 @@ def log_of(cluster: Cluster, topic: str, sent: list[Sent]) -> Log:
 
 
 class Collected:
-    """Writes a batch into a list of its positions; spoils the run of some."""
+    """Writes a batch into a list of its positions, and keeps what its jobs are called; spoils the run of some."""
 
     def __init__(self, fails: int | None = None) -> None:
         self.batches: list[tuple[int, list[tuple[str, int, int]]]] = []
+        self.descriptions: list[str | None] = []
         self._fails = fails
 
     def __call__(self, batch: SparkBatch) -> WriteResult:
+        self.descriptions.append(batch.frame.sparkSession.sparkContext.getLocalProperty("spark.job.description"))
         rows = batch.frame.select("topic", "partition", "offset").collect()
         self.batches.append((batch.number, sorted(tuple(row) for row in rows)))
         if batch.number == self._fails:
@@ -110,8 +112,9 @@ def listening(spark: SparkSession) -> Iterator[Progress]:
 
 
 def test_the_frame_is_the_batch_and_spark_reports_what_it_read(spark: SparkSession, log: Log, tmp_path: Path) -> None:
+    """Its jobs name its ranges. Ranges without records need no run of the query."""
     collected = Collected()
-    sizes = [(15, 10, 0), (1,), (0, 7)]
+    sizes = [(15, 10, 0), (1,), (0, 0), (0, 7)]
     with listening(spark) as listener:
         query = RangeQuery(spark, tmp_path / "query", 7, Tracebacks(), log.registry, "orders")
         for number, each in enumerate(sizes, 7):
@@ -128,6 +131,8 @@ def test_the_frame_is_the_batch_and_spark_reports_what_it_read(spark: SparkSessi
     assert last.name == "orders"
     assert last.inputRowsPerSecond > 0
     assert last.durationMs["addBatch"] > 0
+    named = [f"batch 7: {log.topic}-0[14..29), {log.topic}-1[14..24)", f"batch 8: {log.topic}-0[16..17)"]
+    assert collected.descriptions == [*named, None, f"batch 10: {log.topic}-1[20..27)"]
 
 
 def test_files_of_this_machine_are_not_looked_for_in_the_default_file_system(
@@ -151,19 +156,6 @@ def test_files_of_this_machine_are_not_looked_for_in_the_default_file_system(
     assert isinstance(outcome, Done), outcome
     assert outcome.rows == 8
     assert not (tmp_path / "query 100%").exists()
-
-
-def test_ranges_without_records_need_no_run_of_the_query(spark: SparkSession, log: Log, tmp_path: Path) -> None:
-    collected = Collected()
-    with listening(spark) as listener:
-        query = RangeQuery(spark, tmp_path / "query", 1, Tracebacks(), log.registry)
-        for number, sizes in ((1, (0, 0)), (2, (3,))):
-            outcome = query.run(RunBatch(number=number, ranges=log.ranges(*sizes)), collected)
-            assert isinstance(outcome, Done)
-        assert wait_until(lambda: len(listener.seen) == 1, LIMIT)
-        query.stop()
-    assert [len(rows) for _, rows in collected.batches] == [0, 3]
-    assert listener.seen[0].numInputRows == 3
 
 
 @pytest.mark.parametrize("on_error", extent(["quarantine"], ["reject", "quarantine", "column"]))  # it reads them most
@@ -198,20 +190,6 @@ def test_shaping_a_batch_reads_its_records_once(
     shaping.close()
     assert counts == [28 if on_error == "quarantine" else 30]
     assert listener.seen[0].numInputRows == 40
-
-
-def test_the_jobs_of_a_batch_name_its_ranges(spark: SparkSession, log: Log, tmp_path: Path) -> None:
-    context = spark.sparkContext
-
-    def write(batch: SparkBatch) -> WriteResult:
-        seen.append(context.getLocalProperty("spark.job.description"))
-        return WriteResult(1, 1, 0)
-
-    seen: list[str | None] = []
-    query = RangeQuery(spark, tmp_path / "query", 1, Tracebacks(), log.registry)
-    query.run(RunBatch(number=1, ranges=log.ranges(5, 0, 2, first=7)), write)
-    query.stop()
-    assert seen == [f"batch 1: {log.topic}-0[7..12), {log.topic}-2[7..9)"]
 
 
 def test_a_failed_batch_is_run_again_by_a_new_query_that_knows_nothing_of_the_first(

@@ -334,6 +334,7 @@ async def test_a_delta_table_gets_each_range_once_and_further_columns(tmp_path: 
     assert found == [{"offset": n, "value": b"v%d" % n, "more": 1} for n in range(3000)]
 
 
+@only_nightly  # in a shared Spark: test_value_matrix.py; a worker that ends with its member: test_replay_after_kill.py
 async def test_a_function_is_called_as_by_foreach_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

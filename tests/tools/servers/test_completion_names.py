@@ -59,9 +59,9 @@ async def test_names_are_completed(named: Cluster, unique: str, shell: str) -> N
     begun = unique[:6]
     assert unique in offered(shell, script, f"kzconsumer lag {here} {begun}")
     assert not Path("executed").exists()
-    assert unique in offered(shell, script, f"kzconsumer topics describe {here} {begun}")
     if shell != "bash" and NIGHTLY is None:  # the rest is the same program's, whatever calls it
         return
+    assert unique in offered(shell, script, f"kzconsumer topics describe {here} {begun}")
     assert main(["context", "set", "prod", f"zookeeper.connect={named.connect}"]) == 0
     assert "prod" in offered(shell, script, "kzconsumer context use p")
     assert unique in offered(shell, script, f"kzconsumer offsets show {begun}"), "of the current context"

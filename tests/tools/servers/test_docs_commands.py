@@ -10,13 +10,13 @@ import asyncio
 import os
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
 import pytest
 
+from kzconsumer.cli.main import main
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.command_line import CommandLine
@@ -58,8 +58,9 @@ async def test_the_output_on_a_page_is_that_of_its_commands(
         assert (done.err, form(out.splitlines())) == ("", form(answer)), f"{command}\n{done.out}"
 
 
-async def test_the_page_about_consuming_matches_a_shell(cluster: Cluster) -> None:
-    await create_topic(cluster.connect, "clicks", 2)
+def test_the_page_about_consuming_matches_a_shell(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
+    """The commands run in this process, and what reads their output in a shell."""
+    asyncio.run(create_topic(cluster.connect, "clicks", 2))
     records = [
         Sent(
             n % 2,
@@ -70,18 +71,21 @@ async def test_the_page_about_consuming_matches_a_shell(cluster: Cluster) -> Non
         )
         for n, value in enumerate((b"view", b"view", b"buy", b"view", b"view", b"buy"))
     ]
-    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, "clicks", records)
+    produce(cluster.bootstrap, cluster.version, "clicks", records)
     commands = printed("docs/consume.md")
     assert commands
     for command, answer in commands:
-        line = f"{sys.executable} -m kzconsumer {command.replace('zk1:2181', cluster.connect)}"
-        done = await asyncio.to_thread(
-            subprocess.run,
-            ["bash", "-c", line],
+        words, _, reader = command.replace("zk1:2181", cluster.connect).partition(" | ")
+        capfd.readouterr()
+        assert main(shlex.split(words)) == 0
+        out, err = capfd.readouterr()
+        read = subprocess.run(
+            ["bash", "-c", reader or "cat"],
             env=os.environ | {"LC_ALL": "C"},
-            capture_output=True,
+            input=out,
+            stdout=subprocess.PIPE,
             text=True,
             timeout=60,
-            check=False,
+            check=True,
         )
-        assert (done.stderr, done.stdout.splitlines()) == ("", answer), command
+        assert (err, read.stdout.splitlines()) == ("", answer), command

@@ -20,7 +20,7 @@ from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from kzconsumer_tools.groups.cluster_access import read_nodes
 from tests.support.command_line import CommandLine
-from tests.support.extent import extent
+from tests.support.extent import NIGHTLY, extent
 from tests.support.members import owners, reader, settings
 from tests.support.original import console_consumer
 from tests.support.ownership import by_range, watched
@@ -131,7 +131,8 @@ async def test_an_original_and_one_of_ours(
                     assert [each["owner"], str(each["partition"]), unique, owned] in [
                         [*row[:2], *row[-2:]] for row in rows
                     ]
-                if version == "3.9.1":  # with brokers of 0.8.2.2 the tool prints no row
+                # With brokers of 0.8.2.2 the tool prints no row. By day: tests/tools/original/test_offset_tools.py.
+                if version == "3.9.1" and NIGHTLY is not None:
                     assert await kafkas_own(servers, cluster, unique) == {
                         each["partition"]: (
                             "-" if each["stored"] is None else str(each["stored"]),

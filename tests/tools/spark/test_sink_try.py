@@ -20,7 +20,7 @@ from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from kzconsumer_tools.commands.sink_commands import last_offsets
-from tests.support.extent import only_nightly
+from tests.support.extent import extent, only_nightly
 from tests.support.producing import Sent, produce
 
 pytestmark = pytest.mark.timeout(300)
@@ -31,7 +31,7 @@ def settings(cluster: Cluster, topic: str, **fetch: object) -> Settings:
     return Settings.from_dict(tables | {"subscription": {"topics": {topic: 1}}}, source="test")
 
 
-@pytest.mark.parametrize("version", ["0.8.2.2", "3.9.1"])
+@pytest.mark.parametrize("version", extent(["3.9.1"], ["0.8.2.2", "3.9.1"]))  # the oldest: test_executors_fetch.py
 async def test_records_are_read_without_a_group(cluster_of, version: str, unique: str) -> None:  # type: ignore[no-untyped-def]
     cluster: Cluster = cluster_of(version)
     await create_topic(cluster.connect, unique, 3)
