@@ -24,7 +24,14 @@ from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.offsets.start_rules import WithBrokers
-from kzconsumer.registry.claim_record import ClaimRecord, Fence, Plan, decode_claim_record, encode_claim_record
+from kzconsumer.registry.claim_record import (
+    ClaimRecord,
+    Fence,
+    Plan,
+    decode_claim_record,
+    encode_claim_record,
+    is_of_earlier_topic,
+)
 from kzconsumer.registry.nodes import decode_offset, encode_offset
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.operations import Check, Create, Node, Operation, SetData, transactions
@@ -179,6 +186,19 @@ class ZooKeeperOffsetStorage:
                     found[partition] = offset
         return found
 
+    async def stored_for(self, incarnations: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """As `stored`, without offsets of earlier topics; each partition is given with its topic's incarnation."""
+        nodes = await together([self._session.find(self._paths.offset(partition)) for partition in incarnations])
+        claims = await together([self._session.find(self._paths.claim_record(partition)) for partition in incarnations])
+        found = {}
+        for (partition, incarnation), node, claim in zip(incarnations.items(), nodes, claims, strict=True):
+            if node is None or is_of_earlier_topic(node, _record(claim), incarnation):
+                continue
+            with suppress(ValueError):
+                if (offset := decode_offset(node.data)) is not None:
+                    found[partition] = offset
+        return found
+
     async def leader_epochs(self, stored: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Those of the last records before stored offsets, -1 if unknown."""
         found = await together([self._session.find(self._paths.claim_record(partition)) for partition in stored])
@@ -259,10 +279,15 @@ class ZooKeeperOffsetStorage:
 
 
 def _leader_epoch(node: Node | None, stored: int) -> int:
+    return record.leader_epoch_before(stored) if (record := _record(node)) is not None else -1
+
+
+def _record(node: Node | None) -> ClaimRecord | None:
+    """None also for one of an unknown format."""
     try:
-        return decode_claim_record(node.data).leader_epoch_before(stored) if node is not None else -1
+        return decode_claim_record(node.data) if node is not None else None
     except ValueError:
-        return -1
+        return None
 
 
 def by_transaction(writes: Sequence[OffsetWrite]) -> list[Sequence[OffsetWrite]]:

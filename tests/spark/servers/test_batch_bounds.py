@@ -11,7 +11,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from kzconsumer.errors import ConfigError, OffsetLostError
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.registry.claim_record import ClaimRecord, StoredPosition, encode_claim_record
-from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.registry.paths import GroupPaths, topic
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from kzconsumer_spark import GroupSource
@@ -54,7 +54,8 @@ async def test_an_offset_of_an_earlier_topic_does_not_count_in_a_batch_read(clus
         # With the record before the offset in that leader epoch: of a log that was cut off and has grown past it again.
         claims = GroupPaths(unique).claim_record(TopicPartition(unique, 0))
         for epoch, refused in ((0, False), (7, True)):
-            record = ClaimRecord(1, "range", "0x1", position=StoredPosition(4, epoch))
+            created = (await zookeeper.get(topic(unique))).stat.czxid
+            record = ClaimRecord(1, "range", f"{created:#x}", position=StoredPosition(4, epoch))
             await zookeeper.ensure(claims)
             await zookeeper.set(claims, encode_claim_record(record), -1)
             with pytest.raises(OffsetLostError, match=LOST) if refused else nullcontext():
@@ -65,6 +66,10 @@ async def test_an_offset_of_an_earlier_topic_does_not_count_in_a_batch_read(clus
         assert await left() == [OffsetRange(unique, 0, 0, 10)]
         await zookeeper.set(path, b"4", -1)
         assert await left() == [OffsetRange(unique, 0, 4, 10)]
+        # One that was stored by a member that did not know yet of the new topic:
+        record = ClaimRecord(1, "range", f"{created:#x}", position=StoredPosition(4, 0))
+        await zookeeper.create(claims, encode_claim_record(record))
+        assert await left() == [OffsetRange(unique, 0, 0, 10)]
 
 
 async def test_a_batch_read_takes_no_record_of_a_topic_that_was_created_again(cluster: Cluster, unique: str) -> None:

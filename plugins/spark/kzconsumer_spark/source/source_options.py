@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -16,7 +15,6 @@ from kzconsumer.fetcher.range_reader import ClusterReader, range_reader
 from kzconsumer.model import Broker, OffsetRange, TopicPartition, checked_time
 from kzconsumer.offsets.storage import ZooKeeperOffsetStorage
 from kzconsumer.registry.cluster import short_session
-from kzconsumer.registry.nodes import of_earlier_topic
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.rejected import check_rejected
 from kzconsumer.settings.layers import Origin
@@ -148,14 +146,9 @@ async def _committed(
         raise ConfigError([f"{settings.source}: [offsets] storage: kafka cannot be read here, give startingOffsets"])
     async with short_session(settings.zookeeper) as session:
         offsets = ZooKeeperOffsetStorage(session, GroupPaths(settings.group.id))
-        written, found = await offsets.last_writes(partitions), await offsets.stored(partitions)
-        epochs = await offsets.leader_epochs(found)
-    known = await reader.known_incarnations({each.topic for each in partitions})
-    stored = {
-        each: at
-        for each, at in found.items()
-        if not of_earlier_topic(written.get(each, 0), known.get(each.topic, math.inf))
-    }
+        known = await reader.known_incarnations({each.topic for each in partitions})
+        stored = await offsets.stored_for({each: known[each.topic] for each in partitions if each.topic in known})
+        epochs = await offsets.leader_epochs(stored)
     await reader.require_logs(
         {each: (at, epochs[each]) for each, at in stored.items()}, f"{WHERE}: option {START[0]} says where to begin"
     )
