@@ -89,8 +89,8 @@ CHAINS = {
         "tests/core/ensemble/test_networks.py",
         "tests/core/ensemble/test_lease.py",
     ),
-    # One cluster with the topic that pages and examples name.
-    "documentation": ("tests/core/servers/test_docs.py", "tests/core/servers/test_examples.py"),
+    # A ZooKeeper and a broker that tests may stop, which `mortal` starts.
+    "mortal": ("tests/core/servers/test_zookeeper_faults.py", "tests/core/servers/test_stop.py"),
     # One cluster without ZooKeeper.
     "KRaft": (
         "tests/tools/servers/test_kraft_groups.py",
@@ -123,6 +123,7 @@ CHAINS = {
         "tests/core/servers/test_looking.py",
         "tests/core/servers/test_offset_storage.py",
         "tests/core/servers/test_broker_connection.py",
+        "tests/core/servers/test_corrupt_batches.py",
         "tests/core/servers/test_simulated_broker.py",
         "tests/sandbox/servers/test_sandbox_servers.py",
     ),

@@ -14,3 +14,16 @@ def log_directory(cluster: Cluster, topic: str, partition: int = 0) -> Path:
 
 def segments(directory: Path) -> list[Path]:
     return sorted(directory.glob("*.log"))
+
+
+def damage(segment: Path, text: bytes) -> bytes:
+    """Flips a bit in the first occurrence of the text; returns the log as it is then. The broker may run: it sends
+    what the file has.
+    """
+    log = bytearray(segment.read_bytes())
+    at = log.index(text)
+    log[at] ^= 1
+    with segment.open("r+b") as file:
+        file.seek(at)
+        file.write(log[at : at + 1])
+    return bytes(log)

@@ -1,25 +1,33 @@
-"""The cluster in which programs of the documentation run: its topic has the name that they print, `orders`."""
+"""The topic of the programs of the documentation, in the cluster that tests share: it has the name that they print,
+`orders`. Other tests that need that name have a cluster of their own.
+"""
 
 from __future__ import annotations
 
 import asyncio
 
+from kzconsumer_sandbox.servers.jars import NEWEST
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
 
 PARTITIONS, EACH = 4, 10
+_FILLED: set[str] = set()
 NEW_YEAR = 1_767_225_600_000
 """In ms since 1970. The second half of each partition's records is of this time or later, a second apart."""
 
 
 def documented(servers: Servers) -> Cluster:
-    """Shared by the files of one chain; each program has a group of its own."""
-    return servers.shared("documented", lambda name: _filled(servers.cluster(name)))
+    """Each program has a group of its own."""
+    cluster = servers.cluster_of(NEWEST.number)
+    if cluster.connect not in _FILLED:
+        _FILLED.add(cluster.connect)
+        _fill(cluster)
+    return cluster
 
 
-def _filled(cluster: Cluster) -> Cluster:
+def _fill(cluster: Cluster) -> None:
     asyncio.run(create_topic(cluster.connect, "orders", PARTITIONS))
     records = [
         Sent(partition, b"c%d" % partition, _order(partition, n), timestamp=NEW_YEAR + (n - EACH // 2) * 1000)
@@ -27,7 +35,6 @@ def _filled(cluster: Cluster) -> Cluster:
         for n in range(EACH)
     ]
     produce(cluster.bootstrap, cluster.version, "orders", records)
-    return cluster
 
 
 def _order(partition: int, n: int) -> bytes:

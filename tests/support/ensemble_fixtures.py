@@ -1,4 +1,4 @@
-"""Three ZooKeeper servers and a Kafka cluster on them, for the tests of a chain of files."""
+"""ZooKeeper servers that tests may stop, one or three, and clusters on them, for the tests of a chain of files."""
 
 from __future__ import annotations
 
@@ -8,9 +8,22 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from kzconsumer_sandbox.servers.kafka_servers import Cluster
+    from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
     from tests.support.ensemble import Ensemble
     from tests.support.servers import Servers
+
+
+@pytest.fixture
+def mortal(servers: Servers) -> ZooKeeperServer:
+    """A test that stops or kills it has it run again at its end."""
+    return servers.mortal()
+
+
+@pytest.fixture
+def mortal_cluster(servers: Servers, mortal: ZooKeeperServer) -> Cluster:
+    """Its broker's session outlives every stop in these tests: the members' behaviour is tested, not the brokers'."""
+    config = {"zookeeper.session.timeout.ms": 60_000}
+    return servers.shared("mortal", lambda name: servers.cluster(name, zookeeper=mortal, config=config))
 
 
 @pytest.fixture

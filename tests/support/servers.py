@@ -46,6 +46,7 @@ class Servers:
         self._shares = 0
         self._tools: dict[str, KafkaTools] = {}
         self._ensemble: Ensemble | None = None
+        self._mortal: ZooKeeperServer | None = None
         self._exits = ExitStack()
 
     @cached_property
@@ -65,6 +66,13 @@ class Servers:
         server.start()
         server.wait_ready()
         return server
+
+    def mortal(self) -> ZooKeeperServer:
+        """A ZooKeeper that the tests of a chain of files may stop."""
+        if self._mortal is None:
+            self._shares += 1
+            self._mortal = self.own_zookeeper(f"mortal-{self._shares}")
+        return self._mortal
 
     def ensemble(self) -> Ensemble:
         """Three ZooKeepers, which tests that use them may stop and cut off."""
@@ -178,4 +186,4 @@ class Servers:
         self._running = [server for server in self._running if server in kept]
         self._shared = {name: cluster for name, cluster in self._shared.items() if cluster in kept}
         self._exits.close()
-        self._ensemble = None
+        self._ensemble = self._mortal = None

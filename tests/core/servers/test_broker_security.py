@@ -260,7 +260,7 @@ async def test_a_missing_listener_is_reported_once(
     assert lines(reported, "no broker returned a leader") == [f"broker 1: {reason}"]
 
 
-@only_nightly  # the test below; restarted brokers: test_daemon.py, test_log_replaced.py
+@only_nightly  # the test below; lost connections: test_cut_connections.py; restarted brokers: test_log_replaced.py
 async def test_connections_to_a_restarted_broker_are_reopened(secured: Secured, unique: str) -> None:
     cluster = secured.cluster_of("3.9.1")
     await create_topic(cluster.connect, unique, 1)

@@ -11,13 +11,11 @@ from pathlib import Path
 import pytest
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
-from kzconsumer_sandbox.servers.sandbox import start_server, stop_server
 from kzconsumer_sandbox.servers.topic_creation import create_topic
-from tests.support.broker_logs import log_directory, segments
+from tests.support.broker_logs import damage, log_directory, segments
 from tests.support.extent import extent
 from tests.support.members import Daemon, committed, daemon, stored_offsets
 from tests.support.producing import Sent, produce
-from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import until
 
 LOST = "corrupt batch skipped, its records are lost"
@@ -36,9 +34,8 @@ def segment_of(cluster: Cluster, topic: str, partition: int) -> Path:
     return segment
 
 
-async def damaged(servers: Servers, version: str, topic: str) -> tuple[Cluster, dict[int, bytes]]:
-    """A cluster with the topic, and each damaged batch (or message) as it is on the broker's disk."""
-    cluster = servers.cluster(topic, version)
+async def damaged(cluster: Cluster, version: str, topic: str) -> dict[int, bytes]:
+    """Each damaged batch (or message) of the topic as it is on the broker's disk."""
     await create_topic(cluster.connect, topic, PARTITIONS)
     ends: dict[int, list[int]] = {partition: [0] for partition in range(PARTITIONS)}
     for first in (0, 10, 20):
@@ -46,19 +43,14 @@ async def damaged(servers: Servers, version: str, topic: str) -> tuple[Cluster, 
         await asyncio.to_thread(produce, cluster.bootstrap, version, topic, records)
         for partition, at in ends.items():
             at.append(segment_of(cluster, topic, partition).stat().st_size)
-    await stop_server(cluster.brokers[1])
     bad = {}
     for partition, (_, second, third, end) in ends.items():
-        segment = segment_of(cluster, topic, partition)
-        log = bytearray(segment.read_bytes())
-        log[log.index(b"record 25" if partition else b"record 15")] ^= 1
-        segment.write_bytes(log)
-        bad[partition] = bytes(log[third:end] if partition else log[second:third])
+        log = damage(segment_of(cluster, topic, partition), b"record 25" if partition else b"record 15")
+        bad[partition] = log[third:end] if partition else log[second:third]
         if version.startswith("0.8"):  # each message for itself
             size = len(bad[partition]) // 10
             bad[partition] = bad[partition][5 * size : 6 * size]
-    await start_server(cluster.brokers[1])
-    return cluster, bad
+    return bad
 
 
 def offsets(member: Daemon, partition: int) -> list[int]:
@@ -67,8 +59,11 @@ def offsets(member: Daemon, partition: int) -> list[int]:
 
 # Message sets that are damaged: tests/core/plain/test_records_faults.py.
 @pytest.mark.parametrize("version", extent(["3.9.1"], ["0.8.2.2", "3.9.1"]))
-async def test_damage_on_the_brokers_disk(servers: Servers, unique: str, tmp_path: Path, version: str) -> None:
-    cluster, bad = await damaged(servers, version, unique)
+async def test_damage_on_the_brokers_disk(
+    cluster_of: Callable[[str], Cluster], unique: str, tmp_path: Path, version: str
+) -> None:
+    cluster = cluster_of(version)
+    bad = await damaged(cluster, version, unique)
     lost = {0: (15, 16), 1: (25, 26)} if version.startswith("0.8") else {0: (10, 20), 1: (20, 30)}
     good = {p: [n for n in range(30) if not lost[p][0] <= n < lost[p][1]] for p in lost}
     kept = tmp_path / "kept"

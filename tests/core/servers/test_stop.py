@@ -39,7 +39,7 @@ from tests.support.stops import (
 from tests.support.zookeeper_sessions import session, until
 
 STOPS = seeds(int(os.environ.get("KZCONSUMER_STOPS", "3")), 20)
-STOPS_WITHOUT = seeds(int(os.environ.get("KZCONSUMER_STOPS", "2")), 10)
+STOPS_WITHOUT = seeds(int(os.environ.get("KZCONSUMER_STOPS", "1")), 10)
 RECORDS = 40_000
 MARGIN = 1.0
 """Seconds that a busy machine needs to begin and to notice."""
@@ -125,19 +125,6 @@ def read_by(guest: Reader) -> Counter[tuple[int, int]]:
 
 def taken(stopped: Stopped) -> Counter[tuple[int, int]]:
     return Counter((each["partition"], each["offset"]) for each in stopped.member.records())
-
-
-@pytest.fixture(scope="module")
-def mortal(servers: Servers) -> ZooKeeperServer:
-    return servers.own_zookeeper("mortal")
-
-
-@pytest.fixture(scope="module")
-def mortal_cluster(servers: Servers, mortal: ZooKeeperServer) -> Iterator[Cluster]:
-    """Its broker's session outlives every outage of ZooKeeper in these tests."""
-    cluster = servers.cluster("mortal", zookeeper=mortal, config={"zookeeper.session.timeout.ms": 60_000})
-    yield cluster
-    cluster.kill()
 
 
 @pytest.mark.parametrize("seed", STOPS_WITHOUT)

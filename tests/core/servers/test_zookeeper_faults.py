@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -22,26 +21,12 @@ from tests.support.members import Daemon
 from tests.support.printing_member import printing_member
 from tests.support.producing import Sent, produce
 from tests.support.proxy import FaultProxy
-from tests.support.servers import Servers
 from tests.support.steady_flow import flowing, records
 from tests.support.timed_members import drained, in_turn, member, shared_evenly, watched
 from tests.support.zookeeper_sessions import until
 
 T = 3.0
 PARTITIONS = 6
-
-
-@pytest.fixture(scope="module")
-def stalling(servers: Servers) -> ZooKeeperServer:
-    return servers.own_zookeeper("stalling")
-
-
-@pytest.fixture(scope="module")
-def stalling_cluster(servers: Servers, stalling: ZooKeeperServer) -> Iterator[Cluster]:
-    """Its broker's session outlives every stop in these tests: the members' behaviour is tested, not the brokers'."""
-    cluster = servers.cluster("stalling", zookeeper=stalling, config={"zookeeper.session.timeout.ms": 30_000})
-    yield cluster
-    cluster.kill()
 
 
 class Credulous(Lease):
@@ -53,24 +38,24 @@ class Credulous(Lease):
 
 
 async def test_a_short_stop_of_zookeeper_suspends_delivery_and_nothing_else(
-    stalling: ZooKeeperServer, stalling_cluster: Cluster, unique: str
+    mortal: ZooKeeperServer, mortal_cluster: Cluster, unique: str
 ) -> None:
     """The lease ends before the session can expire: delivery stops and resumes in that session, without rebalance."""
-    connect = stalling_cluster.connect
+    connect = mortal_cluster.connect
     await create_topic(connect, unique, PARTITIONS)
     async with (
         watched(connect, unique, PARTITIONS) as owners,
         member(connect, unique, "a", T) as first,
         member(connect, unique, "b", T) as second,
-        flowing(stalling_cluster, unique, PARTITIONS) as flow,
+        flowing(mortal_cluster, unique, PARTITIONS) as flow,
     ):
         await until(lambda: shared_evenly(owners, PARTITIONS, first, second) and len(second.delivered) > 200)
         before = owners.all
         stopped = clock.now()
-        stalling.send_signal(signal.SIGSTOP)
+        mortal.send_signal(signal.SIGSTOP)
         await until(lambda: not first.lease.held and not second.lease.held, T)
         await anyio.sleep(max(0.0, stopped + 0.7 * T - clock.now()))
-        stalling.send_signal(signal.SIGCONT)
+        mortal.send_signal(signal.SIGCONT)
         resumed = clock.now()
         await until(lambda: all(m.delivered[-1].at > resumed for m in (first, second)), T)
         flow.end()
@@ -107,20 +92,20 @@ async def blackhole(cluster: Cluster, zookeeper: ZooKeeperServer, group: str, le
 
 @pytest.mark.parametrize("lease", [Lease, Credulous])
 async def test_a_member_that_loses_zookeeper_stops_before_its_successor_begins(
-    stalling: ZooKeeperServer, stalling_cluster: Cluster, unique: str, lease: type[Lease]
+    mortal: ZooKeeperServer, mortal_cluster: Cluster, unique: str, lease: type[Lease]
 ) -> None:
     """The control has no lease, and delivers what another one owns."""
-    await create_topic(stalling_cluster.connect, unique, PARTITIONS)
-    assert await blackhole(stalling_cluster, stalling, unique, lease(), 0.0) is (lease is Lease)
+    await create_topic(mortal_cluster.connect, unique, PARTITIONS)
+    assert await blackhole(mortal_cluster, mortal, unique, lease(), 0.0) is (lease is Lease)
 
 
 async def test_a_slow_application_that_loses_zookeeper_stops_as_early(
-    stalling: ZooKeeperServer, stalling_cluster: Cluster, unique: str
+    mortal: ZooKeeperServer, mortal_cluster: Cluster, unique: str
 ) -> None:
     """Messages that were made but not handed out are under the lease as well."""
-    await create_topic(stalling_cluster.connect, unique, PARTITIONS)
-    await backlog(stalling_cluster, unique, 12_000)
-    assert await blackhole(stalling_cluster, stalling, unique, None, 0.02)
+    await create_topic(mortal_cluster.connect, unique, PARTITIONS)
+    await backlog(mortal_cluster, unique, 12_000)
+    assert await blackhole(mortal_cluster, mortal, unique, None, 0.02)
 
 
 async def backlog(cluster: Cluster, topic: str, number: int) -> None:
@@ -131,14 +116,14 @@ async def backlog(cluster: Cluster, topic: str, number: int) -> None:
 # test_networks has one that yields, on three servers.
 @pytest.mark.parametrize("block", [pytest.param(False, marks=only_nightly), True])
 async def test_a_member_suspended_beyond_its_session_delivers_nothing_more(
-    stalling_cluster: Cluster, unique: str, tmp_path: Path, block: bool
+    mortal_cluster: Cluster, unique: str, tmp_path: Path, block: bool
 ) -> None:
     """Suspended within a backlog: what it has ready belongs to its successor. `block`: it never yields, either."""
-    connect = stalling_cluster.connect
+    connect = mortal_cluster.connect
     await create_topic(connect, unique, PARTITIONS)
-    await backlog(stalling_cluster, unique, 24_000)
+    await backlog(mortal_cluster, unique, 24_000)
     where = connect, unique, unique, T
-    async with watched(connect, unique, PARTITIONS) as owners, flowing(stalling_cluster, unique, PARTITIONS) as flow:
+    async with watched(connect, unique, PARTITIONS) as owners, flowing(mortal_cluster, unique, PARTITIONS) as flow:
         with (
             printing_member(tmp_path, "a", *where, work=0.001, block=block) as zombie,
             printing_member(tmp_path, "b", *where) as heir,
@@ -170,14 +155,14 @@ async def test_a_member_suspended_beyond_its_session_delivers_nothing_more(
 
 
 async def test_a_daemon_suspended_beyond_its_session_writes_nothing_more(
-    stalling_cluster: Cluster, unique: str, tmp_path: Path
+    mortal_cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:
-    connect = stalling_cluster.connect
+    connect = mortal_cluster.connect
     await create_topic(connect, unique, PARTITIONS)
     zombie, heir = (Daemon(tmp_path / name, connect, unique, {unique: 1}, "", "smallest") for name in "ab")
     for each in (zombie, heir):
         each.config.write_text(each.config.read_text().replace('"6s"', f'"{T}s"'))
-    async with watched(connect, unique, PARTITIONS) as owners, flowing(stalling_cluster, unique, PARTITIONS) as flow:
+    async with watched(connect, unique, PARTITIONS) as owners, flowing(mortal_cluster, unique, PARTITIONS) as flow:
         zombie.start()
         heir.start()
         try:
