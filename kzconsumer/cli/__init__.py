@@ -4,6 +4,20 @@
 `checks`: all faults of a configuration that need no server. The names below are for authors of commands.
 """
 
-from kzconsumer.cli.arguments import add_config, load_settings
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kzconsumer.cli.arguments import add_config, load_settings
 
 __all__ = ["add_config", "load_settings"]
+
+
+def __getattr__(name: str) -> object:
+    # Imported when first used: until `main.main` has begun, Ctrl-C shows a traceback.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from kzconsumer.cli import arguments
+
+    return getattr(arguments, name)

@@ -41,20 +41,25 @@ _VERBS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; `argv` is without the program's name. Returns the exit status."""
+    try:
+        return _main(list(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt:
+        return 130
+
+
+def _main(words: list[str]) -> int:
     from kzconsumer.cli.arguments import EXIT_OUTPUT, abandon_output, install
     from kzconsumer.errors import OutputError
 
     install()
     try:
         try:
-            status = _run(list(sys.argv[1:] if argv is None else argv))
+            status = _run(words)
         except (SystemExit, KeyboardInterrupt):
             sys.stdout.flush()
             raise
         sys.stdout.flush()
         return status
-    except KeyboardInterrupt:
-        return 130
     except BrokenPipeError:  # `| head`
         abandon_output()
         return EXIT_FAILED

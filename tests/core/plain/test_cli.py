@@ -61,6 +61,21 @@ def test_without_a_word_the_help_is_printed() -> None:
     assert "\nverbs:\n  run " in done.stderr
 
 
+def test_ctrl_c_while_the_command_is_imported_has_no_traceback() -> None:
+    interrupted = """
+import sys
+from kzconsumer.cli.main import main
+class Interrupt:
+    def find_spec(name, *_):
+        if name == "msgspec":  # most of a start is its import, and what it imports
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt)
+sys.exit(main(["plugins"]))
+"""
+    done = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 @pytest.mark.parametrize(
     ("words", "near"),
     [(("groups", "lst"), "list"), (("sandbox", "xyz"), None), (("groups", "list", "-o", "jsn"), "json")],
