@@ -172,22 +172,9 @@ class ResponseHandler:
             if size:
                 with_records.append(state)
             if self.looking is not None:
-                self.looking.weigh(part, position.offset)
-                if self.looking.until(part, position.offset) == end:
-                    state.retry_at = next_look(time)  # of those without news, too: all are asked together
-                if position.offset < end:
-                    state.decoding = True
-                    looked = msgspec.structs.replace(part, records=NOTHING)
-                    arrived.append(Arrival(state, looked, position.offset))
+                arrived += self._looked(self.looking, state, part, position.offset, end, time)
             elif size:
-                if state.empty.behind:
-                    state.empty.reset()
-                if not small:
-                    state.position = scan_next_offset(part.records, position.offset)
-                # No whole batch, or a small response: decoding decides.
-                state.decoding = state.position == position.offset
-                state.queue.reserve(size, state.broker)
-                arrived.append(Arrival(state, part, position.offset))
+                arrived.append(self._advance(state, part, position.offset, small=small))
             elif position.offset < end:
                 silent[part.topic_partition] = part
             elif state.empty.behind:
@@ -197,6 +184,28 @@ class ResponseHandler:
             self._take_empty(asked, silent, served, throttled, time)
         self.states.move_back(with_records)
         return arrived
+
+    def _looked(
+        self, looking: Looking, state: FetchState, part: FetchedPartition, offset: int, end: int, time: float
+    ) -> list[Arrival]:
+        """What a look at the log has found: that it goes on beyond `offset`, up to `end`, or nothing."""
+        looking.weigh(part, offset)
+        if looking.until(part, offset) == end:
+            state.retry_at = next_look(time)  # of those without news, too: all are asked together
+        if offset >= end:
+            return []
+        state.decoding = True
+        return [Arrival(state, msgspec.structs.replace(part, records=NOTHING), offset)]
+
+    def _advance(self, state: FetchState, part: FetchedPartition, offset: int, *, small: bool) -> Arrival:
+        """Records from `offset` on have come: the position moves behind them, or decoding them is to move it."""
+        if state.empty.behind:
+            state.empty.reset()
+        if not small:
+            state.position = scan_next_offset(part.records, offset)
+        state.decoding = state.position == offset  # of a small response, or if it has no whole batch
+        state.queue.reserve(len(part.records), state.broker)
+        return Arrival(state, part, offset)
 
     def _look_for_transaction(self, state: FetchState, part: FetchedPartition) -> None:
         """Log a transaction that has been open for long, once."""

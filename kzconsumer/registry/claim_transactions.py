@@ -173,7 +173,6 @@ class OwnerRegistry:
                 stats = await self._session.multi(
                     [
                         Create(path, text, ephemeral=True),
-                        # Ours is at version 1, an original owner's always at 0.
                         SetData(path, text, 0),
                         SetData(record_path, data, found.stat.version) if found else Create(record_path, data),
                         *withdrawn,
