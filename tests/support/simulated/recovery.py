@@ -17,7 +17,7 @@ from tests.support.simulated.kafka_frames import OFFSET_FOR_LEADER_EPOCH
 from tests.support.simulated.member import Handed, Member
 from tests.support.simulated.scene import SESSION_TIMEOUT
 
-FEED_EVERY = 0.1
+FEED_EVERY = 0.2
 """Seconds between two records of a partition."""
 DEFAULTS: dict[str, Any] = {
     "fetch": (("request_timeout", "30s"), ("max_wait", "100ms")),
@@ -201,7 +201,7 @@ class Waits:
         group = self._group
         for partition in group.logs.partitions:
             self._produced[partition, group.logs.end(partition)] = group.world.now
-            group.logs.grow_log(partition, 1)
+        group.logs.burst(1)
         group.world.after(FEED_EVERY, self._feed)
 
     def _note(self, member: Member, partition: TopicPartition, offsets: range, key: bytes) -> Handed:
