@@ -292,6 +292,15 @@ class Committer:
         except BaseException:
             self._counters.offsets[self._storage.name, "unknown"] += len(writes)
             raise
+        return self._take_over(writes, results)
+
+    def _take_over(
+        self, writes: Mapping[Progress, OffsetWrite], results: Mapping[TopicPartition, Stored | Lost | CommitRefused]
+    ) -> dict[TopicPartition, str]:
+        """Of writes that were answered: what is stored, and which claims are lost. Returns why others are refused.
+
+        Raises the first error that forbids one.
+        """
         refused: dict[TopicPartition, str] = {}
         forbidden: ZooKeeperError | None = None
         for progress, write in writes.items():
