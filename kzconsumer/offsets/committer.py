@@ -65,7 +65,8 @@ class Committer:
         self._notify = notify
         self._counters = counters if counters is not None else CommitCounters()
         self._positions: dict[Progress, _Position] = {}
-        self._one_at_a_time = anyio.Lock()
+        self.one_at_a_time = anyio.Lock()
+        """Held by whoever writes."""
         self._stored_again = now()
         self.lost_work_at = -math.inf
         """When a claim was lost last of which more was handed out than is stored (`kzconsumer.clock`)."""
@@ -105,7 +106,7 @@ class Committer:
         Returns the claims that are still ours: the others' ranges must not be written. Raises SessionExpiredError,
         ZooKeeperError: then it is unknown what was planned.
         """
-        async with self._one_at_a_time:
+        async with self.one_at_a_time:
             # Storing a plan is the transaction of a commit, except that it sets the claim record instead of checking
             # it. That changes the fence, which only this object has; so nobody else stores plans, nor empties them.
             # A release waits for this work, so claims that are closed but not lost are planned, too.
@@ -149,7 +150,7 @@ class Committer:
 
     async def _amend(self, owned: Collection[Progress], change: Callable[[Progress, Plan], Plan]) -> set[Progress]:
         """Store changed plans of these claims. Returns those that have one: all of them, unless a claim was lost."""
-        async with self._one_at_a_time:
+        async with self.one_at_a_time:
             await self._settle(owned)
             due, plans = {}, {}
             for progress in owned:
@@ -165,7 +166,7 @@ class Committer:
         Raises SessionExpiredError, ZooKeeperError, CoordinatorError: the next commit tries again.
         """
         with self._counters.one_round(now()):  # also while another write, of a plan or a release, hangs
-            async with self._one_at_a_time:
+            async with self.one_at_a_time:
                 again = now() - self._stored_again >= STORE_AGAIN
                 await self._write_due(self._positions, again=again and self._storage.forgets)
                 raise_refused(await self._copy(self._positions, again=again))
@@ -178,7 +179,7 @@ class Committer:
         Returns those that are still ours. Raises SessionExpiredError, ZooKeeperError: then nothing is closed. The
         failure of a coordinator is logged only: it must not keep a partition from its next owner.
         """
-        async with self._one_at_a_time:
+        async with self.one_at_a_time:
             try:
                 await self._write_due(owned)
                 raise_refused(await self._copy(owned))
@@ -211,7 +212,7 @@ class Committer:
         """
         if not offsets:
             return set(), {}
-        async with self._one_at_a_time:
+        async with self.one_at_a_time:
             due = {progress: at for progress, at in offsets.items() if progress.open}
             refused = await self._write(due, new_epoch=new_epoch, leader_epochs=leader_epochs)
             ours = [each for each in due if each in self._positions and each.topic_partition not in refused]

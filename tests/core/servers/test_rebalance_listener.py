@@ -239,7 +239,7 @@ async def test_a_partition_that_is_lost_in_the_middle_of_a_rebalance_is_reported
     ):
         await consumer.create_message_streams({unique: 1})
         member = present_member(consumer)
-        async with member.owned._committer._one_at_a_time:  # a commit for which the rebalance waits
+        async with member.committer.one_at_a_time:  # a commit for which the rebalance waits
             member.parts.trigger.fire("test")
             await until(lambda: not member.parts.trigger.fired)
             await operator.delete(f"/consumers/{unique}/owners/{unique}/0", -1)

@@ -72,7 +72,8 @@ def planned(first: int, until: int, *spans: tuple[int, int], left_out: int = 0) 
 
 def test_what_is_passed_over_is_not_fetched() -> None:
     corrupt = CorruptBatches(settings("skip"))
-    corrupt._passed = [WHOLE._replace(first=first, until=until) for first, until in ((5, 10), (20, 25), (40, 60))]
+    for first, until in ((5, 10), (20, 25), (40, 60)):
+        corrupt.pass_over(WHOLE._replace(first=first, until=until))
     assert corrupt.without(planned(0, 5, (0, 5))) == planned(0, 5, (0, 5))
     assert corrupt.without(planned(0, 30, (0, 30))) == planned(0, 30, (0, 5), (10, 20), (25, 30))
     assert corrupt.without(planned(3, 22, (3, 7), (8, 22))) == planned(3, 22, (3, 5), (10, 20))

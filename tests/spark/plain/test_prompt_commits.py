@@ -43,7 +43,7 @@ async def test_without_a_place_for_a_socket_nothing_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setattr(prompt_commits, "_place", lambda: str(tmp_path / "file"))
+    monkeypatch.setattr(prompt_commits, "place", lambda: str(tmp_path / "file"))
     async with committed_ends(lambda end: None) as path:
         assert path == ""
     assert "no socket for PromptCommits" in caplog.text
@@ -51,7 +51,7 @@ async def test_without_a_place_for_a_socket_nothing_is_told(
 
 def test_a_process_that_does_not_read_holds_no_listener_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Suspended, say: all queries of the session report to the listener."""
-    monkeypatch.setattr(prompt_commits, "_SECONDS", 0.05)
+    monkeypatch.setattr(prompt_commits, "SECONDS", 0.05)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(path := str(tmp_path / "commits"))
         listening.listen(1)

@@ -374,8 +374,12 @@ class CorruptBatches:
         async with range_reader(self._settings) as reader:
             until = await reader.way_over(span, self._policy)
         if until > span.first:
-            self._passed.append(span._replace(until=until))
+            self.pass_over(span._replace(until=until))
         return until > span.first
+
+    def pass_over(self, span: OffsetRange) -> None:
+        """Fetch nothing of it."""
+        self._passed.append(span)
 
     def without(self, part: BatchRange) -> BatchRange:
         """What is to be fetched of the range."""

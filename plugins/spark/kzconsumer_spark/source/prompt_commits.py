@@ -30,7 +30,7 @@ from kzconsumer.logs.logger import get_logger
 from kzconsumer.own_files import own_directory
 
 _KEY: Final = "socket"
-_SECONDS: Final = 5.0
+SECONDS: Final = 5.0
 _LONGEST: Final = 60
 """Bytes of the directory in which ours is made."""
 _log = get_logger("kzconsumer.spark")
@@ -65,7 +65,7 @@ def announce(offset: str | None) -> None:
         content = json.loads(offset)
         if isinstance(content, dict) and (path := content.get(_KEY)):
             with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(_SECONDS)
+                connection.settimeout(SECONDS)
                 connection.connect(path)
                 connection.sendall(offset.encode())
 
@@ -80,7 +80,7 @@ async def committed_ends(take: Callable[[dict[str, Any]], None]) -> AsyncIterato
     async def serve(connection: SocketStream) -> None:
         received = bytearray()
         async with connection:
-            with anyio.move_on_after(_SECONDS), suppress(anyio.BrokenResourceError):
+            with anyio.move_on_after(SECONDS), suppress(anyio.BrokenResourceError):
                 async for piece in connection:
                     received += piece
         with suppress(ValueError):
@@ -88,7 +88,7 @@ async def committed_ends(take: Callable[[dict[str, Any]], None]) -> AsyncIterato
 
     async with AsyncExitStack() as stack:
         try:
-            directory = stack.enter_context(TemporaryDirectory(prefix="", dir=own_directory("spark", _place())))
+            directory = stack.enter_context(TemporaryDirectory(prefix="", dir=own_directory("spark", place())))
             path = str(Path(directory, "commits"))
             listener = await stack.enter_async_context(await anyio.create_unix_listener(path))
         except OSError as error:
@@ -101,7 +101,7 @@ async def committed_ends(take: Callable[[dict[str, Any]], None]) -> AsyncIterato
         tasks.cancel_scope.cancel()
 
 
-def _place() -> str:
+def place() -> str:
     """A socket's path has 107 bytes at most; the temporary directory of a container may have more."""
     usual = tempfile.gettempdir()
     return usual if len(os.fsencode(usual)) <= _LONGEST else "/tmp"
