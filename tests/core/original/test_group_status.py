@@ -9,12 +9,14 @@ import kzconsumer
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.core.servers.test_status import asking, reached
+from tests.support.extent import only_nightly
 from tests.support.members import daemon, sessions_of, settings
 from tests.support.original import console_consumer
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
 
 
+@only_nightly  # the group's partitions: tests/core/servers/test_status.py; an original's records: test_kill.py
 async def test_partitions_of_an_original_member(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:

@@ -26,7 +26,7 @@ CODECS = {
     "2.8.2": ("none", "gzip", "snappy", "lz4", "zstd"),
     "3.9.1": ("none", "gzip", "snappy", "lz4", "zstd"),
 }
-VERSIONS = [version for version in CODECS if version not in extent(("2.8.2",), ())]
+VERSIONS = [version for version in CODECS if version not in extent(("1.1.1", "2.8.2"), ())]
 CODEC_BITS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 WITHOUT_TIMESTAMPS = {"0.8.2.2"}
 WITHOUT_HEADERS = {"0.8.2.2", "0.10.2.2"}

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import anyio
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource  # type: ignore[attr-defined]
 
 from kzconsumer import ConsumerConnector, OffsetLostError
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.consuming import LIMIT, as_messages, member, stored_offset, take, take_batches
 from tests.support.producing import Sent, produce
-from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import until
 
 # Each fetch returns at most one batch: a batch is larger than this.
@@ -170,9 +170,25 @@ async def test_control_records_are_skipped(cluster: Cluster, unique: str) -> Non
     assert await stored_offset(cluster, unique, unique) == 18
 
 
-async def test_a_compacted_log(servers: Servers, unique: str) -> None:
+def clean_every(milliseconds: int, cluster: Cluster) -> None:
+    """How long the broker's log cleaner rests; from now on."""
+    entry = ConfigEntry("log.cleaner.backoff.ms", str(milliseconds), incremental_operation=AlterConfigOpType.SET)
+    broker = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    for changed in admin.incremental_alter_configs([broker]).values():
+        changed.result(LIMIT)
+
+
+@pytest.fixture
+def compacting(cluster: Cluster) -> Iterator[Cluster]:
+    clean_every(50, cluster)
+    yield cluster
+    clean_every(15_000, cluster)
+
+
+async def test_a_compacted_log(compacting: Cluster, unique: str) -> None:
     """Compaction leaves holes, inside batches, at their ends and between them; offsets keep their meaning."""
-    cluster = servers.cluster("compacting", config={"log.cleaner.backoff.ms": 50})
+    cluster = compacting
     small = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01, "segment.bytes": 5000}
     await create_topic(cluster.connect, unique, 1, small)
     folder = cluster.brokers[1].folder / "data" / f"{unique}-0"

@@ -14,10 +14,11 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.registry.group_records import encode_registration
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
 from kzconsumer_sandbox.servers.topic_creation import create_topic
+from tests.support.extent import extent, only_nightly
 from tests.support.members import sessions_of, settings
 from tests.support.zookeeper_sessions import received_by_session, session, until
 
-MEMBERS, TOPICS, PARTITIONS = 12, 8, 12
+MEMBERS, TOPICS, PARTITIONS = extent((8, 6, 8), (12, 8, 12))
 COMERS = 6
 
 # Requests: a registration, a read of the brokers, a list of members or two.
@@ -100,6 +101,7 @@ async def made_topics(cluster: Cluster, unique: str) -> list[str]:
     return topics
 
 
+@only_nightly  # tests/core/plain/test_scale.py: what the members of a large group ask for as it starts
 async def test_a_starting_group_makes_requests_for_its_shares_its_members_and_its_topics(
     cluster: Cluster, zookeeper: ZooKeeperServer, unique: str
 ) -> None:

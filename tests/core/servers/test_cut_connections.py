@@ -57,7 +57,7 @@ async def test_cut_broker_connections_neither_lose_nor_duplicate_records(cluster
 
     Newly assigned partitions have their positions resolved between one fetch and the delivery of the last.
     """
-    total, partitions, late = extent(48_000, 120_000), 6, f"{unique}-late"
+    total, partitions, late = extent(24_000, 120_000), 6, f"{unique}-late"
     cuts: Counter[str] = Counter()
     await create_topic(cluster.connect, unique, partitions)
     await create_topic(cluster.connect, late, 1)

@@ -15,6 +15,7 @@ from cryptography.x509 import load_pem_x509_certificates
 
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.consuming import member, take
+from tests.support.extent import only_nightly
 from tests.support.producing import produce
 from tests.support.programs import KEYTOOL, OPENSSL, need
 from tests.support.secured import STORE_PASSWORD, Secured
@@ -47,6 +48,7 @@ def java_stores(secured: Secured, folder: Path) -> None:
     )  # fmt: skip
 
 
+@only_nightly  # files of ours that a broker accepts: test_broker_security.py
 @pytest.mark.needs(KEYTOOL, OPENSSL)
 async def test_a_broker_accepts_the_converted_keys(secured: Secured, unique: str, tmp_path: Path) -> None:
     cluster = secured.cluster_of("3.9.1")

@@ -19,6 +19,7 @@ from kzconsumer_sandbox.servers.configuration import free_port
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.core.plain.test_range_reader import Known, offsets, reading
+from tests.support.extent import only_nightly
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
 
@@ -36,6 +37,7 @@ async def test_brokers_that_come_back_are_waited_for(cluster: Cluster, unique: s
             await offsets(reader, span)
 
 
+@only_nightly  # tests/core/plain/test_range_account.py; epochs of real brokers: test_log_replaced.py
 async def test_a_range_of_another_leader_epoch_is_refused(servers: Servers, unique: str) -> None:
     """As after an unclean election, a log whose records of epoch 0 end within the range; here others only follow."""
     cluster = servers.cluster(unique, brokers=2)

@@ -22,6 +22,7 @@ from tests.support.zookeeper_sessions import until
 
 LIMIT = 60.0
 WATCHDOG = 5
+everything = pytest.mark.skipif(not RELEASES, reason="make test-systemd, make thorough: others prove it in make test")
 SINK = '{ plugin = "callable", options = { function = "tests.support.sinks:%s" } }'
 PROBE = "/opt/kzconsumer/bin/python -m tests.support.forbidden"
 UNHARDENED = f"""\
@@ -71,6 +72,7 @@ async def test_start_reload_and_a_stop_with_a_batch_in_flight(unit: ServiceUnit,
     assert unit.written() == [*values, "last"]
 
 
+@everything  # one that hangs sends no keep-alive: test_service.py; a start after a crash: the test below
 async def test_a_member_that_hangs_is_killed_by_the_watchdog_and_started_again(unit: ServiceUnit) -> None:
     await unit.systemctl("start")
     hung = unit.pid
@@ -96,6 +98,7 @@ async def test_a_crash_is_followed_by_a_start_and_a_wrong_configuration_is_not(u
     assert unit.show("ActiveState") == "failed"
 
 
+@everything  # the units: core/plain/test_systemd_units.py; a start after a crash: the test above
 async def test_members_start_with_the_machine_and_restart_with_the_target(unit: ServiceUnit) -> None:
     """As docs/installation.md enables them. The log is read as docs/service.md does."""
     unit.configure(unit.text + 'log.format = "journald"\n')
@@ -110,6 +113,7 @@ async def test_members_start_with_the_machine_and_restart_with_the_target(unit: 
     assert not unit.log("KZCONSUMER_EVENT=rebalanced", "KZCONSUMER_GROUP=another")
 
 
+@everything  # the units: core/plain/test_systemd_units.py; a job: test_runs.py
 async def test_a_timer_starts_a_scheduled_job(unit: ServiceUnit) -> None:
     """With the units of docs/scheduled-jobs.md, but for the time. The log's end is reached once."""
     (unit.manager.config / "nightly.toml").write_text(unit.text + 'subscription.stop_at = "end"\n')
@@ -127,7 +131,10 @@ async def test_a_timer_starts_a_scheduled_job(unit: ServiceUnit) -> None:
     assert records.read_text() == "one\ntwo\n"
 
 
-@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "encrypted"])
+# One that is not encrypted: test_what_the_hardening_prevents.
+@pytest.mark.parametrize(
+    "encrypted", [pytest.param(False, id="plain", marks=everything), pytest.param(True, id="encrypted")]
+)
 async def test_each_process_gets_the_credential(unit: ServiceUnit, encrypted: bool) -> None:
     await unit.credential("the-token", encrypted=encrypted)
     await unit.systemctl("start")

@@ -27,7 +27,7 @@ CODECS = {
     "2.8.2": ("none", "gzip", "snappy", "lz4", "zstd"),
     "3.9.1": ("none", "gzip", "snappy", "lz4", "zstd"),
 }
-VERSIONS = [version for version in CODECS if version not in extent(("2.8.2",), ())]
+VERSIONS = [version for version in CODECS if version not in extent(("1.1.1", "2.8.2"), ())]
 # Records as old as their markers: a broker begins a new segment at a record a week younger than the segment's first,
 # and no fetch crosses the end of a segment.
 NOW = int(time.time() * 1000)
