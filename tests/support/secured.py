@@ -16,7 +16,7 @@ from pathlib import Path
 
 import anyio
 import trustme
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509 import load_pem_x509_certificate
 
@@ -53,6 +53,7 @@ class Secured:
     def __init__(self, servers: Servers, folder: Path) -> None:
         self.folder = folder
         self._servers = servers
+        self._users: dict[str, bytes] = {}
         self.ca = trustme.CA()
         self.other_ca = trustme.CA()
         self.ca_file = self._file("ca.pem", self.ca.cert_pem.bytes())
@@ -150,14 +151,12 @@ class Secured:
     @cached_property
     def trust_store(self) -> str:
         authority = pkcs12.PKCS12Certificate(load_pem_x509_certificate(self.ca.cert_pem.bytes()), b"ca")
-        encryption = serialization.BestAvailableEncryption(STORE_PASSWORD.encode())
-        return self._file("trust.p12", pkcs12.serialize_java_truststore([authority], encryption))
+        return self._file("trust.p12", pkcs12.serialize_java_truststore([authority], _quickly_read()))
 
     def _key_store(self, name: str, issued: trustme.LeafCert) -> str:
         key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
         chain = [load_pem_x509_certificate(pem.bytes()) for pem in issued.cert_chain_pems]
-        encryption = serialization.BestAvailableEncryption(STORE_PASSWORD.encode())
-        store = pkcs12.serialize_key_and_certificates(b"broker", key, chain[0], chain[1:], encryption)  # type: ignore[arg-type]
+        store = pkcs12.serialize_key_and_certificates(b"broker", key, chain[0], chain[1:], _quickly_read())  # type: ignore[arg-type]
         return self._file(name, store)
 
     def _file(self, name: str, content: bytes) -> str:
@@ -166,9 +165,14 @@ class Secured:
         return str(path)
 
     def _make_scram_user(self, zookeeper: str) -> None:
-        """By Kafka's own tool, in the cluster's chroot, before its broker starts."""
+        """By Kafka's own tool, in the cluster's chroot, before its broker starts; later clusters get the same nodes."""
         with ThreadPoolExecutor(1) as apart:  # called from the event loop of the test
-            apart.submit(anyio.run, _make_chroot, zookeeper).result()
+            apart.submit(anyio.run, _make_nodes, zookeeper, self._users).result()
+            if not self._users:
+                self._run_tool(zookeeper)
+                self._users = apart.submit(anyio.run, _users, zookeeper).result()
+
+    def _run_tool(self, zookeeper: str) -> None:
         credential = f"[iterations=4096,password={SCRAM_PASSWORD}]"
         command = self._servers.java_command(
             "1.1.1",
@@ -182,9 +186,25 @@ class Secured:
         assert "Completed" in done.stdout, done.stdout + done.stderr
 
 
-async def _make_chroot(zookeeper: str) -> None:
+def _quickly_read() -> serialization.KeySerializationEncryption:
+    """With one round in place of the usual 20,000: a broker reads its stores for each listener, and again to check."""
+    built = serialization.PrivateFormat.PKCS12.encryption_builder().kdf_rounds(1).hmac_hash(hashes.SHA256())
+    return built.key_cert_algorithm(pkcs12.PBES.PBESv2SHA256AndAES256CBC).build(STORE_PASSWORD.encode())
+
+
+async def _make_nodes(zookeeper: str, users: Mapping[str, bytes]) -> None:
+    """The chroot, and users in it."""
     async with session(zookeeper) as connected:
         await connected.ensure("/")
+        for path, data in users.items():
+            await connected.ensure(path)
+            await connected.set(path, data, -1)
+
+
+async def _users(zookeeper: str) -> dict[str, bytes]:
+    async with session(zookeeper) as connected:
+        paths = [f"/config/users/{name}" for name in await connected.children("/config/users")]
+        return {path: (await connected.get(path)).data for path in paths}
 
 
 def _jaas() -> str:

@@ -73,7 +73,7 @@ def test_one_of_two_writers_wins(options: dict[str, str], table: str, tmp_path: 
     assert values(options, table) == expected
 
 
-@pytest.mark.parametrize("compares", [True, False])
+@pytest.mark.parametrize("compares", [True, pytest.param(False, marks=only_nightly)])  # False: the control
 def test_a_writer_that_outlives_its_lock(
     options: dict[str, str], table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compares: bool
 ) -> None:

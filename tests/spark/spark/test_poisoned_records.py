@@ -110,10 +110,10 @@ def batch_read(spark: SparkSession, cluster: Cluster, tmp_path: Path, topic: str
     return sorted(row["offset"] for row in rows.select("offset").collect())
 
 
+@only_nightly  # tasks without a Spark, from a real broker: tests/spark/servers/test_task_rejections.py
 async def test_the_source_carries_out_the_policy_in_its_tasks(
     spark: SparkSession, cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:
-    """Each policy, without a Spark: test_task_rejections.py."""
     await create_topic(cluster.connect, unique, 1)
     records = [Sent(0, b"k", b"%d" % n, timestamp=NANOSECONDS if n == 613 else None) for n in range(1000)]
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)

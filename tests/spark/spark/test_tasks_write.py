@@ -18,6 +18,7 @@ from kzconsumer_spark.ranges.batch import TAGS
 from kzconsumer_spark.ranges.staged_files import RangeFiles, StagedFiles
 from kzconsumer_spark.worker_protocol.messages import ToFiles
 from tests.spark.spark.test_spark_destinations import Shaping
+from tests.support.extent import NIGHTLY
 from tests.support.placed_records import placed, records_of
 from tests.support.range_data import range_data
 
@@ -85,6 +86,8 @@ def test_what_tasks_write_is_what_spark_writes(spark: SparkSession, tmp_path: Pa
     assert made_of(spark, by_tasks, store) == made_of(spark, by_spark, store)
     assert {f"x{name}" for each in by_tasks.ranges for name in each.stored} == {each.name for each in store.iterdir()}
 
+    if NIGHTLY is None:  # of the columns of records the headers are among the types above
+        return
     plain = RangeFiles(spark, ToFiles(path=""))
     found = plain.stage(frame, parts, tmp_path / "plain by tasks", TaskFiles(put))
     assert made_of(spark, found, store) == made_of(spark, plain.stage(frame, parts, tmp_path / "plain"), store)
