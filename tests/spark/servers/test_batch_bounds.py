@@ -51,6 +51,12 @@ async def test_an_offset_of_an_earlier_topic_does_not_count_in_a_batch_read(clus
         )
         with pytest.raises(ConfigError, match=f"{unique}-0: the read would begin at offset 5, behind its end 3"):
             await asyncio.to_thread(ranges_between, backwards.settings, backwards.bounds)
+        other = {"zookeeper.connect": cluster.connect, "topics": unique, "startingoffsets": "earliest"}
+        others = read_options(other | {"endingoffsets": '{"other":{"0":5}}'})
+        with pytest.raises(
+            ConfigError, match=f"endingOffsets: {unique}-0 is missing \\(-2 is the earliest, -1 the latest"
+        ):
+            await asyncio.to_thread(ranges_between, others.settings, others.bounds)
         # With the record before the offset in that leader epoch: of a log that was cut off and has grown past it again.
         claims = GroupPaths(unique).claim_record(TopicPartition(unique, 0))
         for epoch, refused in ((0, False), (7, True)):

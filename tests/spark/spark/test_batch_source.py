@@ -91,7 +91,7 @@ async def test_what_lies_between_two_bounds(
             with pytest.raises(PySparkException, match="the log has no offset 301; it begins at 0 and ends at 300"):
                 batch(spark, cluster, unique, **beyond).count()
             others = {"startingOffsets": f'{{"{unique}":{{"0":0,"1":0,"2":0}}}}'}
-            with pytest.raises(PySparkException, match=f"offsets are given for {unique}-2, which is no partition"):
+            with pytest.raises(PySparkException, match=f"startingOffsets: {unique}-2 is no partition of the topics"):
                 batch(spark, cluster, unique, **others).count()
             if version != "0.8.2.2":
                 times = {"startingTimestamp": str(TIME + 100), "endingTimestamp": str(TIME + 104)}

@@ -103,8 +103,8 @@ async def _ranges(settings: Settings, bounds: Bounds) -> Between:
         # Before the logs: offsets of a topic that is created again meanwhile are then refused, and not read as its own.
         ids = await reader.ids({each.topic for each in partitions})
         logs = await reader.logs(partitions)
-        first = await _offsets(bounds.first, settings, reader, logs)
-        until = await _offsets(bounds.until, settings, reader, logs)
+        first = await _offsets(START[0], bounds.first, settings, reader, logs)
+        until = await _offsets(UNTIL[0], bounds.until, settings, reader, logs)
         epochs = await reader.epochs(partitions)
         brokers = await reader.brokers()
     found = []
@@ -120,15 +120,16 @@ async def _ranges(settings: Settings, bounds: Bounds) -> Between:
 
 
 async def _offsets(
-    bound: Bound, settings: Settings, reader: ClusterReader, logs: Mapping[TopicPartition, tuple[int, int]]
+    option: str, bound: Bound, settings: Settings, reader: ClusterReader, logs: Mapping[TopicPartition, tuple[int, int]]
 ) -> Mapping[TopicPartition, int]:
     if isinstance(bound, int):
         return await reader.at_time(logs.keys(), bound)
     if not isinstance(bound, str):
         if missing := sorted(logs.keys() - bound.keys()):
-            raise ConfigError([f"offsets are given for some partitions, and not for {missing[0]}"])
+            hint = f"{_EARLIEST} is the earliest, {_LATEST} the latest"
+            raise ConfigError([f"{WHERE}: option {option}: {missing[0]} is missing ({hint})"])
         if others := sorted(bound.keys() - logs.keys()):
-            raise ConfigError([f"offsets are given for {others[0]}, which is no partition of the topics"])
+            raise ConfigError([f"{WHERE}: option {option}: {others[0]} is no partition of the topics"])
         given = {each: bound[each] for each in logs}
     elif bound == "committed":
         given = await _committed(settings, reader, logs.keys())
