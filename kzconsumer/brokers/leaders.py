@@ -139,6 +139,10 @@ def not_led(partition: TopicPartition, why: str) -> LeaderlessError | BrokerErro
 
 # A log's beginning and end, the offset at a time, and where a leader epoch ends, from the partition's leader.
 
+LATE: Final = 5.0
+"""Seconds after which an answer, or a new connection, is late: another broker may lead the partitions by now. A machine
+that has lost its power closes no connection, and `[fetch] request_timeout` is longer than an election takes."""
+
 # Seconds between two requests while a partition has no leader.
 PAUSE = 0.1
 _NAMES_SHOWN = 20
@@ -210,7 +214,7 @@ class LogOffsets:
         require: Callable[[Collection[TopicPartition]], Awaitable[None]] | None = None,
     ) -> dict[TopicPartition, A]:
         found: dict[TopicPartition, A] = {}
-        until = now() + self._timeout
+        until, patience = now() + self._timeout, LATE
         reason: KzConsumerError = ConnectionLostError("no leader was found in time")
         with anyio.move_on_after(self._timeout):
             if require is not None:
@@ -220,8 +224,10 @@ class LogOffsets:
                 if not missing:
                     return found
                 try:
-                    # Not until the end: what some leaders have answered would be lost with what one has not.
-                    answers = await ask(missing, within=_MOST_OF_TIME * (until - now()))
+                    # Not until the end: what some leaders have answered would be lost with what one has not. And not
+                    # for long at first, as another broker may lead what a hung one was asked about.
+                    answers = await ask(missing, within=min(patience, _MOST_OF_TIME * (until - now())))
+                    patience *= 2
                     for partition, answer in answers.items():
                         if isinstance(answer, KzConsumerError):
                             reason = answer

@@ -23,6 +23,7 @@ import anyio
 import anyio.lowlevel
 
 from kzconsumer.brokers.connection import BrokerConnection
+from kzconsumer.brokers.leaders import LATE
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.error_codes import error_code
 from kzconsumer.brokers.protocol.log_reads import FetchRequest, FetchResponse
@@ -58,9 +59,6 @@ LONGEST_WAIT = 3.0
 # The same for brokers before 1.1, of which the oldest do not end it when they lead a partition no more. As
 # `fetch.max.wait.ms` of Java and librdkafka.
 LONGEST_WITHOUT_SESSION = 0.5
-# Seconds after which an answer, or a new connection, is late: another broker may lead the partitions by now. A machine
-# that has lost its power closes no connection, and `[fetch] request_timeout` is longer than an election takes.
-LATE = 5.0
 
 
 class BrokerFetcher:

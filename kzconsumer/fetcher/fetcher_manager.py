@@ -14,7 +14,7 @@ from itertools import count, islice
 import anyio
 from anyio.abc import TaskGroup
 
-from kzconsumer.brokers.leaders import END_PATIENCE, Leaders, LogOffsets
+from kzconsumer.brokers.leaders import END_PATIENCE, LATE, Leaders, LogOffsets
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.log_reads import EARLIEST, LATEST, EpochEnd, ListedOffset
 from kzconsumer.clock import now
@@ -167,9 +167,15 @@ class FetcherManager:
         """A planned range is fetched once the log is known to hold all of it; else the reset policy decides."""
         short: dict[FetchState, float] = {}  # since when
         unanswered = Counter[FetchState]()
+        patience = LATE  # with leaders that do not answer: others may lead by now, and other ranges wait
         while waiting := {partition: state for partition, state in self._replays.items() if state.open}:
-            begins, ends = await self._log_offsets_at(waiting, EARLIEST), await self._log_offsets_at(waiting, LATEST)
-            epoch_ends = await self._epoch_ends(waiting)
+            asked = now()
+            begins = await self._log_offsets_at(waiting, EARLIEST, patience)
+            answered = {each: state for each, state in waiting.items() if isinstance(begins[each], ListedOffset)}
+            ends = begins | await self._log_offsets_at(answered, LATEST, patience)
+            epoch_ends = await self._epoch_ends(answered, patience)
+            if now() - asked >= patience:
+                patience = min(2 * patience, self._settings.request_timeout)
             whole = []
             for partition, state in waiting.items():
                 if self._replays.get(partition) is not state or not state.open:
@@ -245,7 +251,7 @@ class FetcherManager:
                     fetcher.leave(moved)
 
     async def _epoch_ends(
-        self, waiting: Mapping[TopicPartition, FetchState]
+        self, waiting: Mapping[TopicPartition, FetchState], within: float
     ) -> dict[TopicPartition, int | KzConsumerError]:
         """Where the log's records up to the epoch of a planned range end, for those of known epoch, or why there is no
         answer."""
@@ -254,7 +260,7 @@ class FetcherManager:
             if (plan := state.progress.replay) is not None and plan.epoch_before_end >= 0:
                 epochs[partition] = plan.epoch_before_end
         try:
-            found = await self._log_offsets.epoch_ends(epochs) if epochs else {}
+            found = await self._log_offsets.epoch_ends(epochs, within=within) if epochs else {}
         except KzConsumerError as error:
             return dict.fromkeys(epochs, error)
         return {
@@ -264,14 +270,13 @@ class FetcherManager:
         }
 
     async def _log_offsets_at(
-        self, waiting: Collection[TopicPartition], at: int
-    ) -> Mapping[TopicPartition, ListedOffset | KzConsumerError]:
+        self, waiting: Collection[TopicPartition], at: int, within: float
+    ) -> dict[TopicPartition, ListedOffset | KzConsumerError]:
         """The log offset of each partition, or the error that kept it from being read."""
         try:
-            found = await self._log_offsets.once(dict.fromkeys(waiting, at))
+            return {**await self._log_offsets.once(dict.fromkeys(waiting, at), within=within)} if waiting else {}
         except KzConsumerError as error:
             return dict.fromkeys(waiting, error)
-        return found
 
     def _assign(self, broker: Broker, states: list[FetchState]) -> None:
         # A state that a fetcher has stays there, or two would queue its records: `start` may be called twice for it, by

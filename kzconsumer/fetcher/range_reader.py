@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 
 from kzconsumer.brokers.connection import BrokerConnection
-from kzconsumer.brokers.leaders import PAUSE, KnownBrokers, Leaders, LogOffsets, local_start, not_led
+from kzconsumer.brokers.leaders import LATE, PAUSE, KnownBrokers, Leaders, LogOffsets, local_start, not_led
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.cluster_state import MetadataRequest
 from kzconsumer.brokers.protocol.error_codes import broker_error, error_code
@@ -36,10 +36,12 @@ from kzconsumer.brokers.protocol.log_reads import (
 from kzconsumer.brokers.protocol.versions import OFFSET_FOR_LEADER_EPOCH
 from kzconsumer.brokers.transport import load_security
 from kzconsumer.clock import now
+from kzconsumer.connecting import first_success
 from kzconsumer.errors import (
     BrokerError,
     BrokersUnreachableError,
     ConnectionLostError,
+    KzConsumerError,
     NotFoundError,
     OffsetLostError,
     UnusableBatchError,
@@ -203,7 +205,7 @@ class RangeReader:
         """Ask once, and give the accounts what is answered. The records of the answer, where there are any."""
         asked = {account.topic_partition: account for account in question.accounts}
         try:
-            response, ends = await self._ask(leader, question)
+            response, ends = await self._while_it_leads(leader, asked.keys(), partial(self._ask, leader, question))
         except _TooSlow:
             for account in asked.values():
                 account.too_slow(now())
@@ -315,6 +317,41 @@ class RangeReader:
             async for _ in found:
                 return True
         return False
+
+    async def _while_it_leads(
+        self, leader: Broker, partitions: Collection[TopicPartition], ask: Callable[[], Awaitable[T]]
+    ) -> T:
+        """What `ask` returns or raises; ConnectionLostError if it is late and another broker leads a partition."""
+
+        answers: list[T] = []
+
+        async def answer() -> KzConsumerError | bool:
+            try:
+                answers.append(await ask())
+            except KzConsumerError as error:
+                return error
+            return True
+
+        async def led_elsewhere() -> KzConsumerError | bool:
+            while True:
+                if await self._led_elsewhere(leader, partitions):
+                    if (connection := self._brokers.present(leader, "fetch")) is not None:
+                        self._brokers.drop(connection)  # else its answer would hold up the next one
+                    return ConnectionLostError(f"{leader} does not answer, and another broker leads its partitions")
+                await anyio.sleep(LATE)
+
+        found = await first_success((answer, led_elsewhere), lambda wait: wait(), LATE)
+        if answers:
+            return answers[0]
+        assert isinstance(found, KzConsumerError)
+        raise found
+
+    async def _led_elsewhere(self, leader: Broker, partitions: Collection[TopicPartition]) -> bool:
+        try:
+            leaders = await self.leaders.of(partitions)
+        except KzConsumerError:
+            return False
+        return any(isinstance(found, Broker) and found.id != leader.id for found in leaders.values())
 
     async def _ask(self, leader: Broker, question: Question) -> tuple[FetchResponse, Mapping[TopicPartition, EpochEnd]]:
         """The records, and where the epochs end that the partitions were known in. Raises _TooSlow."""

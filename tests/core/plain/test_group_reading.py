@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import pytest
@@ -106,6 +107,26 @@ def test_ranges_are_read_over_a_line_that_is_too_slow_for_a_large_answer() -> No
         ranges = [OffsetRange(*each, 0, end) for each, end in zip(P, ends, strict=True)]
         found = reading(group, all_of(*ranges), within=3600, request_timeout=5.0)
         assert found == {each.topic_partition: list(range(each.until)) for each in ranges}
+
+
+@pytest.mark.parametrize("what", ["where logs end", "records"])
+def test_what_a_hung_broker_does_not_answer_is_asked_of_those_that_lead_by_then(what: str) -> None:
+    """Long before `request_timeout` is over, in which a read would fail."""
+    with simulated_group(1, Scene(brokers=2)) as group:
+        grown(group)
+        ends = {each: group.logs.end(each) for each in P}
+        group.broker_faults.silence(0, 300.0)
+        for partition in P:
+            if group.logs.leaders[partition] == 0:
+                group.world.after(3.0, partial(group.broker_faults.move_leader, partition, 0.0))
+
+        if what == "records":
+            ranges = [OffsetRange(*each, 0, end) for each, end in ends.items()]
+            read = reading(group, all_of(*ranges), 15.0, request_timeout=30.0)
+            assert read == {each: list(range(end)) for each, end in ends.items()}
+        else:
+            found = reading(group, lambda reader: reader.logs(P), 15.0, request_timeout=30.0)
+            assert found == {each: (0, end) for each, end in ends.items()}
 
 
 def test_what_is_asked_about_logs() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Collection, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,7 +12,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from kzconsumer.brokers.leaders import Leaders, LogOffsets
+from kzconsumer.brokers.leaders import LATE, Leaders, LogOffsets
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.error_codes import (
     CLUSTER_AUTHORIZATION_FAILED,
@@ -71,7 +72,7 @@ class Logs:
         self.leaderless = leaderless
 
     async def once(
-        self, partitions: Mapping[TopicPartition, int]
+        self, partitions: Mapping[TopicPartition, int], within: float = math.inf
     ) -> dict[TopicPartition, ListedOffset | ConnectionLostError | BrokerError]:
         return {
             each: ConnectionLostError("no leader")
@@ -93,7 +94,7 @@ class SlowLogs(Logs):
     asked = 0
 
     async def once(
-        self, partitions: Mapping[TopicPartition, int]
+        self, partitions: Mapping[TopicPartition, int], within: float = math.inf
     ) -> dict[TopicPartition, ListedOffset | ConnectionLostError | BrokerError]:
         self.asked += 1
         await asyncio.sleep(0.004 * self.asked)
@@ -128,7 +129,7 @@ class Replaced(Logs):
     """Longer than the planned range; but the records of its epoch end before."""
 
     async def epoch_ends(
-        self, epochs: Mapping[TopicPartition, int]
+        self, epochs: Mapping[TopicPartition, int], within: float = math.inf
     ) -> dict[TopicPartition, EpochEnd | ConnectionLostError | BrokerError]:
         return {each: EpochEnd(0, epoch, 92) for each, epoch in epochs.items()}
 
@@ -165,7 +166,7 @@ async def test_a_log_that_is_not_compared_yet_is_not_taken_for_the_same(monkeypa
 
     class Moving(Replaced):
         async def epoch_ends(
-            self, epochs: Mapping[TopicPartition, int]
+            self, epochs: Mapping[TopicPartition, int], within: float = math.inf
         ) -> dict[TopicPartition, EpochEnd | ConnectionLostError | BrokerError]:
             answer = answers.pop(0)
             if isinstance(answer, ConnectionLostError):
@@ -193,7 +194,7 @@ async def test_a_log_that_seems_too_short_is_given_time(monkeypatch: pytest.Monk
         looks = 0
 
         async def once(
-            self, partitions: Mapping[TopicPartition, int]
+            self, partitions: Mapping[TopicPartition, int], within: float = math.inf
         ) -> dict[TopicPartition, ListedOffset | ConnectionLostError | BrokerError]:
             self.looks += 1
             found = await super().once(partitions)
@@ -412,10 +413,10 @@ class OneSilent(OneBroker):
     ) -> tuple[dict[Broker, list[TopicPartition]], dict[TopicPartition, str]]:
         self.last = {each: self.silent for each in partitions if each.partition == 1}
         led = {Broker(1, "localhost", 9092): [each for each in partitions if each.partition != 1]}
-        return led | {self.silent: list(self.last)}, {}
+        return led | ({self.silent: list(self.last)} if self.last else {}), {}
 
     async def connection(self, broker: Broker, purpose: str) -> OneBroker:
-        if broker == self.silent:
+        if broker == OneSilent.silent:
             await asyncio.sleep(60)
         return self
 
@@ -427,6 +428,25 @@ async def test_a_leader_that_does_not_answer_is_named_and_the_others_are_not() -
     expected = r"no leader of orders-1 has answered: broker 2 \(localhost:9093\): no answer within 4.5 s"
     with pytest.raises(ConnectionLostError, match=expected):
         await log_offsets.look_up(asked)
+
+
+@in_virtual_time
+async def test_a_planned_range_does_not_wait_for_the_leader_of_another_that_hangs() -> None:
+    """Nor for long if another broker leads it by then; a hung leader would be waited for half a minute, twice."""
+    broker, states = OneSilent(), [planned(number, 5, 9) for number in range(3)]
+    log_offsets = LogOffsets(cast(Leaders, broker), cast(Brokers, broker), 30.0, 0)
+    manager = FetcherManager(
+        cast(Leaders, None), cast(Brokers, None), FetchSettings(), cast(OffsetReset, None), read_nothing,
+        log_offsets, None, Counters(),
+    )  # fmt: skip
+    manager.start(states)
+    looking = asyncio.create_task(manager.check_replays())
+    await asyncio.sleep(LATE + 1)
+    assert [manager.seeks_leader(state) for state in states] == [True, False, True]
+    broker.silent = Broker(3, "localhost", 9094)
+    async with asyncio.timeout(3 * LATE):
+        await looking
+    assert manager.seeks_leader(states[1])
 
 
 async def test_partitions_are_required_to_exist_before_a_broker_is_asked() -> None:
