@@ -59,6 +59,7 @@ from kzconsumer.registry.nodes import Topic
 from kzconsumer.settings.sections import FetchSettings, SubscriptionSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer.threads import in_thread
+from kzconsumer.zookeeper.watches import repeated
 
 if TYPE_CHECKING:
     import pyarrow as pa  # loaded by `read`
@@ -413,7 +414,7 @@ class ClusterReader(RangeReader):
 
     def __init__(self, cluster: ClusterView) -> None:
         super().__init__(cluster.settings.fetch, cluster.topics, cluster.brokers)
-        self._topics = cluster.topics
+        self._topics, self._session = cluster.topics, cluster.session
 
     async def brokers(self) -> Sequence[Broker]:
         """Those to ask for leaders. Raises as `partitions`."""
@@ -438,6 +439,20 @@ class ClusterReader(RangeReader):
     async def known_incarnations(self, topics: Collection[str]) -> dict[str, int]:
         """As `ClusterTopics.known_incarnations`, of the settings' group."""
         return await self._topics.known_incarnations(topics)
+
+    async def require_same(self, incarnations: Mapping[str, int]) -> None:
+        """Raises OffsetLostError if one of these topics was deleted and created again: records may be of the new one.
+
+        What was read of a topic that is missing now is of the one that was deleted.
+        """
+
+        async def present() -> dict[str, int]:
+            await self._session.sync()
+            return await self._topics.incarnations(incarnations)
+
+        for name, found in (await repeated(present)).items():
+            if found != incarnations[name]:
+                raise OffsetLostError(f"topic {name} was deleted and created again, and its offsets are lost")
 
     async def _selected(
         self, wanted: SubscriptionSettings, look: Callable[[list[str]], Awaitable[dict[str, T]]]

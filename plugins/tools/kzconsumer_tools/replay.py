@@ -15,7 +15,7 @@ import msgspec
 
 from kzconsumer.clock import now
 from kzconsumer.errors import KzConsumerError, NotDoneError, SinkError
-from kzconsumer.fetcher.range_reader import RangeReader
+from kzconsumer.fetcher.range_reader import ClusterReader, RangeReader
 from kzconsumer.model import OffsetRange, TopicPartition, count_offsets
 from kzconsumer.own_files import ProcessLock, own_directory
 from kzconsumer.records.forms import ColumnRecords, Unfetched
@@ -76,7 +76,7 @@ def alone(cluster: str, group: str) -> Iterator[float]:
 
 
 async def replay(
-    reader: RangeReader,
+    reader: ClusterReader,
     sink: ReplayableSink,
     wanted: Collection[OffsetRange],
     incarnations: Mapping[str, int],
@@ -86,7 +86,7 @@ async def replay(
 ) -> Replayed:
     """Write the missing offsets of `wanted`. `since`: from `alone`; `show` is called with offsets done and total.
 
-    Raises SinkError, and what `reader.read` raises.
+    Raises SinkError, what `reader.read` raises, and OffsetLostError if a topic was created again.
     """
     async with _opened(sink):
         await anyio.sleep(max(0.0, since + SETTLED - now()))
@@ -101,6 +101,8 @@ async def replay(
         fetches = getattr(sink, "wants", "columns") == "ranges"
         batches = _unfetched(left, incarnations, limits) if fetches else _batches(reader, left, incarnations, limits)
         async for batch in batches:
+            if not fetches:  # see `RangePlans.begin`
+                await reader.require_same({part.topic: part.incarnation for part in batch.ranges})
             with _mapped():
                 written = await _written(sink, batch)
             ranges += len(written.ranges)
