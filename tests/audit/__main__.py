@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sample", type=int, default=300, help="bugs to plant (300)")
     parser.add_argument("--room", action="append", choices=rooms(), help="only bugs of this room; can be repeated")
     parser.add_argument("--servers", action="store_true", help="also the tests that need servers; takes much longer")
-    parser.add_argument("--budget", type=float, default=60, help="seconds of tests that judge one bug (60)")
+    parser.add_argument("--budget", type=float, default=60, help="seconds of processor time that judge one bug (60)")
     parser.add_argument("--jobs", type=int, default=2, help="bugs judged at a time, each in its own copy (2)")
     parser.add_argument("--survivors", type=Path, help="write the survivors to this file instead of printing them")
     parser.add_argument("--json", action="store_true", help="print each bug as JSON instead of a table")
@@ -89,7 +89,7 @@ def _recorded(trees: SimpleQueue[Tree], folders: ExitStack, options: argparse.Na
     tree = trees.get()
     reach = recorded(tree, kept, tests, options.jobs)
     trees.put(tree)
-    console.print(f"the tests take {reach.seconds:.0f} s")
+    console.print(f"the tests take {reach.seconds:.0f} s of processor time")
     return reach
 
 

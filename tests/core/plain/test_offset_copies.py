@@ -146,6 +146,12 @@ class Owners:
         if begins is None:  # the reset policy
             assert await self.committer.store_start(self.progress, 0)
 
+    def stored_epoch(self) -> int | None:
+        """The leader epoch that is stored with the offset at which the next owner begins."""
+        record, copy = self.nodes.record, self.coordinator.has
+        in_nodes = record.leader_epoch_before(self.begins())
+        return copy.leader_epoch if in_nodes < 0 and copy is not None and copy.offset == self.begins() else in_nodes
+
     async def do(self, step: Step) -> None:
         if step.what == "work":
             first, until = self.progress.processed, self.progress.processed + step.offset
@@ -185,6 +191,8 @@ class Owners:
         else:
             if step.what != "release" or step.fate == "stored":  # the failure of a final commit is logged
                 assert self.begins() == self.progress.processed
+                known, stored = self.progress.leader_epochs.before(self.progress.processed), self.stored_epoch()
+                assert known in (stored, -1), "the next owner can compare the log with less than what was known"
         assert step.what == "seek" or self.coordinator.needless == needless, "brokers have it, and do not forget it yet"
         if step.what == "release":
             await self.claim()

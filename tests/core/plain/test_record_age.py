@@ -61,6 +61,9 @@ def test_what_is_fetched_again_changes_nothing() -> None:
     times.saw([(10, 1_000), (20, 2_000)], until=21)
     times.saw([(10, 1_000), (20, 2_000)], until=15)
     assert times.at(20) == 2_000
+    times.saw([(10, 1_000), (20, 2_000), (30, 9_000)], until=31)
+    times.saw([(20, 2_000)], until=21)
+    assert (times.at(25), times.at(30)) == (5_500, 9_000), "what was fetched with it counts"
 
 
 def test_they_are_bounded() -> None:
