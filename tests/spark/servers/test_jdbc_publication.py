@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import subprocess
-import sys
 import threading
 import time
+from multiprocessing.connection import Connection
 from typing import Any
 
 import msgspec
@@ -159,37 +159,65 @@ def test_an_unreachable_database_is_reported_in_one_line_without_the_password(
         JdbcTable(missing).mark(OWNER)
 
 
-WRITER = """
-import sys
-import msgspec
-from kzconsumer_spark.destinations.jdbc_table import JdbcTable
-from kzconsumer_spark.worker_protocol.messages import ToJdbc
-from tests.spark.servers.test_jdbc_publication import fill, planned
+_PROCESSES = multiprocessing.get_context("forkserver")
 
-to = msgspec.json.decode(sys.argv[1], type=ToJdbc)
-name, ranges, stop = sys.argv[2], int(sys.argv[3]), len(sys.argv) > 4
-table = JdbcTable(to)
-connection = table.connect()
-stage = table.stages.own(connection)
-calls = []
 
-def lease():
-    calls.append(1)
-    if stop and len(calls) == 2:  # everything is in the transaction, nothing is committed
-        print("about to commit", flush=True)
-        sys.stdin.readline()
+class Writer:
+    """One in a process of its own: it says what it is about to do, and waits for leave."""
 
-won = 0
-for n in range(ranges):
-    # One writer goes through the partitions upwards, the other downwards; each has rows that the other has not.
-    parts = [planned(3 * n, partition) for partition in ((0, 1) if name == "a" else (1, 0))]
-    rows = dict.fromkeys(parts, 2 if name == "a" else 3)
-    fill(table, connection, stage, rows, name)
-    print("ready", flush=True)
-    sys.stdin.readline()
-    won += table.publish(connection, rows, {}, stage, ["n", "writer"], lease)
-print(won, flush=True)
-"""
+    def __init__(self, to: ToJdbc, name: str, ranges: int, stop: bool = False) -> None:
+        _PROCESSES.set_forkserver_preload([__name__])
+        self._pipe, theirs = _PROCESSES.Pipe()
+        password = os.environ["DATABASE_PASSWORD"]
+        self.process = _PROCESSES.Process(target=_write, args=(theirs, password, to, name, ranges, stop), daemon=True)
+        self.process.start()
+        theirs.close()
+        assert self.said() == "ready"
+
+    def said(self) -> object:
+        assert self._pipe.poll(100)
+        return self._pipe.recv()
+
+    def go(self) -> None:
+        self._pipe.send("go")
+
+    def ended(self) -> int | None:
+        """Its exit status."""
+        self.process.join(100)
+        self._pipe.close()
+        return self.process.exitcode
+
+
+def _write(pipe: Connection, password: str, to: ToJdbc, name: str, ranges: int, stop: bool) -> None:
+    os.environ["DATABASE_PASSWORD"] = password
+    table = JdbcTable(to)
+    connection = table.connect()
+    stage = table.stages.own(connection)
+    calls = []
+
+    def lease() -> None:
+        calls.append(1)
+        if stop and len(calls) == 2:  # everything is in the transaction, nothing is committed
+            pipe.send("about to commit")
+            pipe.recv()
+
+    won = 0
+    for n in range(ranges):
+        # One writer goes through the partitions upwards, the other downwards; each has rows that the other has not.
+        parts = [planned(3 * n, partition) for partition in ((0, 1) if name == "a" else (1, 0))]
+        rows = dict.fromkeys(parts, 2 if name == "a" else 3)
+        fill(table, connection, stage, rows, name)
+        pipe.send("ready")
+        pipe.recv()
+        won += table.publish(connection, rows, {}, stage, ["n", "writer"], lease)
+    pipe.send(won)
+
+
+def about_to_commit(to: ToJdbc) -> Writer:
+    stopped = Writer(to, "a", 1, stop=True)
+    stopped.go()
+    assert stopped.said() == "about to commit"
+    return stopped
 
 
 def fill(table: JdbcTable, connection: object, stage: str, rows: dict[BatchRange, int], writer: str) -> None:
@@ -203,22 +231,6 @@ def fill(table: JdbcTable, connection: object, stage: str, rows: dict[BatchRange
             cursor.executemany(f"INSERT INTO {name} ({columns}) VALUES (%s, %s, %s, %s)", values)
 
 
-def writer(to: ToJdbc, name: str, ranges: int, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", WRITER, msgspec.json.encode(to).decode(), name, str(ranges), *more]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def await_ready(process: subprocess.Popen[str]) -> None:
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-
-
-def go(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    process.stdin.write("go\n")
-    process.stdin.flush()
-
-
 def published(database: Postgres, to: ToJdbc) -> dict[int, set[tuple[str, int]]]:
     """By first offset: the writers whose rows exist, and how many of both partitions."""
     query = f'SELECT n / 3 * 3, writer, count(*) FROM "{to.table}" GROUP BY 1, 2'
@@ -230,15 +242,15 @@ def published(database: Postgres, to: ToJdbc) -> dict[int, set[tuple[str, int]]]
 
 def test_readers_see_the_rows_of_one_of_two_writers(database: Postgres, to: ToJdbc) -> None:
     ranges = int(os.environ.get("KZCONSUMER_RACES", "25"))
-    racers = [writer(to, name, ranges) for name in "ab"]
+    racers = [Writer(to, name, ranges) for name in "ab"]
+    won = [0, 0]
     for n in range(ranges):
-        for racer in racers:
-            await_ready(racer)
         first, second = racers[:: 1 if n % 2 else -1]
-        go(first)
+        first.go()
         time.sleep(n // 2 % 5 / 1000)  # with some of the leads, the faster program does not win each race
-        go(second)
-    won = [int(racer.communicate(timeout=100)[0]) for racer in racers]
+        second.go()
+        won = [each if isinstance(each := racer.said(), int) else 0 for racer in racers]
+    assert [racer.ended() for racer in racers] == [0, 0]
     assert sum(won) == 2 * ranges
     assert min(won) > 0, "they never met"
     ledger = database.query(
@@ -252,18 +264,14 @@ def test_readers_see_the_rows_of_one_of_two_writers(database: Postgres, to: ToJd
 
 @pytest.mark.parametrize("fate", ["killed", "frozen"])
 def test_a_writer_that_never_commits_delays_others_only_briefly(database: Postgres, to: ToJdbc, fate: str) -> None:
-    zombie = writer(to, "a", 1, "stop")
-    await_ready(zombie)
-    go(zombie)
-    assert zombie.stdout is not None
-    assert zombie.stdout.readline() == "about to commit\n"
+    zombie = about_to_commit(to)
     assert published(database, to) == {}
     table = JdbcTable(to)
     identities = [RangeIdentity("t", partition, -5, 0, 0, 3) for partition in (0, 1)]
     assert table.has(identities) == []
     if fate == "killed":
-        zombie.kill()
-        zombie.communicate()
+        zombie.process.kill()
+        zombie.ended()
     with table.connect() as connection:
         stage = table.stages.own(connection)
         if fate == "killed":
@@ -279,9 +287,8 @@ def test_a_writer_that_never_commits_delays_others_only_briefly(database: Postgr
     assert published(database, to) == {0: {("b", 6)}}
     assert table.has(identities) == identities
     if fate == "frozen":
-        go(zombie)
-        zombie.communicate(timeout=30)
-        assert zombie.returncode != 0
+        zombie.go()
+        assert zombie.ended() == 1
         assert published(database, to) == {0: {("b", 6)}}
     with table.connect() as connection:
         table.stages.own(connection)
@@ -289,17 +296,13 @@ def test_a_writer_that_never_commits_delays_others_only_briefly(database: Postgr
 
 
 def test_the_stage_of_a_living_writer_is_kept(database: Postgres, to: ToJdbc) -> None:
-    alive = writer(to, "a", 1, "stop")
-    await_ready(alive)
-    go(alive)
-    assert alive.stdout is not None
-    assert alive.stdout.readline() == "about to commit\n"
+    alive = about_to_commit(to)
     table = JdbcTable(to)
     with table.connect() as connection:
         table.stages.own(connection)
         assert stages(database) == 1
-    go(alive)
-    assert alive.communicate(timeout=30)[0] == "2\n"
+    alive.go()
+    assert (alive.said(), alive.ended()) == (2, 0)
     assert published(database, to) == {0: {("a", 4)}}
 
 
@@ -383,11 +386,7 @@ def test_all_ranges_are_looked_up_in_one_query(to: ToJdbc, monkeypatch: pytest.M
 
 def test_two_concurrent_writers_of_overlapping_ranges(database: Postgres, to: ToJdbc) -> None:
     """The second one waits for the first and does not use its earlier snapshot of the table."""
-    first = writer(to, "a", 1, "stop")
-    await_ready(first)
-    go(first)
-    assert first.stdout is not None
-    assert first.stdout.readline() == "about to commit\n"
+    first = about_to_commit(to)
     table, refused = JdbcTable(to), []
 
     def second() -> None:
@@ -402,8 +401,8 @@ def test_two_concurrent_writers_of_overlapping_ranges(database: Postgres, to: To
     other.start()
     waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
     assert wait_until(lambda: bool(database.query(waiting)), 30)
-    go(first)
-    first.communicate(timeout=30)
+    first.go()
+    assert (first.said(), first.ended()) == (2, 0)
     other.join(30)
     assert refused
     assert published(database, to) == {0: {("a", 4)}}
@@ -411,17 +410,12 @@ def test_two_concurrent_writers_of_overlapping_ranges(database: Postgres, to: To
 
 def test_a_range_set_aside_is_not_published_by_a_late_writer(database: Postgres, to: ToJdbc) -> None:
     """Not even by a member that was about to commit it and was suspended: setting aside waits for its end."""
-    zombie = writer(to, "a", 1, "stop")
-    await_ready(zombie)
-    go(zombie)
-    assert zombie.stdout is not None
-    assert zombie.stdout.readline() == "about to commit\n"
+    zombie = about_to_commit(to)
     table = JdbcTable(to)
     aside, other = RangeIdentity("t", 0, -5, 0, 0, 3), RangeIdentity("t", 1, -5, 0, 0, 3)
     assert table.set_aside(aside, 3)
-    go(zombie)
-    zombie.communicate(timeout=30)
-    assert zombie.returncode != 0
+    zombie.go()
+    assert zombie.ended() == 1
     assert published(database, to) == {}
     with table.connect() as connection:
         stage = table.stages.own(connection)
