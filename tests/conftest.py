@@ -89,6 +89,14 @@ CHAINS = {
         "tests/core/ensemble/test_networks.py",
         "tests/core/ensemble/test_lease.py",
     ),
+    # One Chromium.
+    "browser": (
+        "tests/core/browser/test_degraded_page.py",
+        "tests/core/browser/test_status_page.py",
+        "tests/core/browser/test_page_texts.py",
+        "tests/core/browser/test_many_partitions.py",
+        "tests/core/browser/test_page_tables.py",
+    ),
     # A ZooKeeper and a broker that tests may stop, which `mortal` starts.
     "mortal": ("tests/core/servers/test_zookeeper_faults.py", "tests/core/servers/test_stop.py"),
     # One cluster without ZooKeeper.

@@ -17,21 +17,21 @@ from typing import Literal, TypeAlias
 import aiohttp
 import anyio
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Browser, expect
 
 from kzconsumer.status.status_server import serving
 from kzconsumer_sandbox.servers.configuration import free_port
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.core.plain.test_status_server import observer
-from tests.support.browser import Window, browser, window
+from tests.support.browser import Window, window
 from tests.support.extent import extent
 from tests.support.members import daemon, reader, settings
 from tests.support.producing import Sent, produce
 from tests.support.programs import CHROMIUM
 from tests.support.zookeeper_sessions import until
 
-pytestmark = pytest.mark.needs(CHROMIUM)
+pytestmark = [pytest.mark.needs(CHROMIUM), pytest.mark.asyncio(loop_scope="package")]
 
 Scheme: TypeAlias = Literal["light", "dark"]
 IMAGES = Path(__file__).parents[3] / "docs" / "images" if os.environ.get("KZCONSUMER_IMAGES") else None
@@ -57,9 +57,9 @@ async def picture(desk: Window, name: str, width: int, height: int, scheme: Sche
         await desk.page.screenshot(path=IMAGES / f"{name}.png")
 
 
-async def test_while_it_starts() -> None:
+async def test_while_it_starts(chromium: Browser) -> None:
     at = f"127.0.0.1:{free_port()}"
-    async with serving(observer(at)), browser() as chromium, window(chromium) as desk:
+    async with serving(observer(at)), window(chromium) as desk:
         await desk.page.goto(f"http://{at}/status")
         await expect(desk.page.locator("#readiness")).to_have_text("not examined")
         await expect(desk.page).to_have_title("(!) not examined · orders · kzconsumer")
@@ -67,7 +67,7 @@ async def test_while_it_starts() -> None:
         await assert_accessible(desk, DARK)
 
 
-async def test_a_sink_that_blocks(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+async def test_a_sink_that_blocks(chromium: Browser, cluster: Cluster, unique: str, tmp_path: Path) -> None:
     """Ready, degraded with the stalled partitions first, and not reachable."""
     name = "orders" if IMAGES is not None else unique
     await create_topic(cluster.connect, name, 8)
@@ -86,7 +86,7 @@ async def test_a_sink_that_blocks(cluster: Cluster, unique: str, tmp_path: Path)
     with daemon(tmp_path, cluster.connect, name, {name: 1}, extra, session_timeout="30s") as member:
         await until(lambda: member.events("status is served"), 30)
         at = member.events("status is served")[0]["at"]
-        async with browser() as chromium, window(chromium) as desk, reader(group, {name: 1}) as other:
+        async with window(chromium) as desk, reader(group, {name: 1}) as other:
             page = desk.page
             await page.goto(at)
             await expect(page.locator("#readiness")).to_have_text("healthy")

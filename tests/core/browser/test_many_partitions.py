@@ -17,10 +17,10 @@ from kzconsumer_sandbox.servers.configuration import free_port
 from tests.core.plain.test_status_metrics import report
 from tests.core.plain.test_status_report import KNOWN
 from tests.core.plain.test_status_server import observer
-from tests.support.browser import Window, browser, window
+from tests.support.browser import Window, window
 from tests.support.programs import CHROMIUM
 
-pytestmark = pytest.mark.needs(CHROMIUM)
+pytestmark = [pytest.mark.needs(CHROMIUM), pytest.mark.asyncio(loop_scope="package")]
 
 NOW = 1_000.0
 FINE = msgspec.structs.replace(
@@ -74,29 +74,28 @@ async def rows(desk: Window) -> list[str]:
     return await desk.page.locator("#partitions-table tbody th").all_text_contents()
 
 
-async def test_what_is_fine_is_one_line() -> None:
-    async with browser() as chromium:
-        async with shown(chromium, [fine(0)]) as desk:
-            assert await rows(desk) == ["orders.payments-0"], "of few partitions all are shown"
-            await expect(desk.page.locator("#wrong")).to_be_hidden()
-        for number in (40, 2_000):
-            async with shown(chromium, [fine(each) for each in range(number)]) as desk:
-                assert await rows(desk) == []
-                await expect(desk.page.locator("#partitions-fine")).to_have_text(f"{number:,} partitions caught up")
-                await expect(desk.page.locator("#partitions-table")).to_contain_text("Every partition is caught up.")
-                await desk.page.locator("#fine").check()
-                assert len(await rows(desk)) == min(number, 300)
-                await expect(desk.page.locator("#partitions-fine")).to_be_hidden()
-                await desk.page.locator("#fine").uncheck()
-                await desk.page.locator("#named").fill("orders.payments-39")
-                assert await rows(desk)
-                assert all(each.startswith("orders.payments-39") for each in await rows(desk)), "a search finds all"
+async def test_what_is_fine_is_one_line(chromium: Browser) -> None:
+    async with shown(chromium, [fine(0)]) as desk:
+        assert await rows(desk) == ["orders.payments-0"], "of few partitions all are shown"
+        await expect(desk.page.locator("#wrong")).to_be_hidden()
+    for number in (40, 2_000):
+        async with shown(chromium, [fine(each) for each in range(number)]) as desk:
+            assert await rows(desk) == []
+            await expect(desk.page.locator("#partitions-fine")).to_have_text(f"{number:,} partitions caught up")
+            await expect(desk.page.locator("#partitions-table")).to_contain_text("Every partition is caught up.")
+            await desk.page.locator("#fine").check()
+            assert len(await rows(desk)) == min(number, 300)
+            await expect(desk.page.locator("#partitions-fine")).to_be_hidden()
+            await desk.page.locator("#fine").uncheck()
+            await desk.page.locator("#named").fill("orders.payments-39")
+            assert await rows(desk)
+            assert all(each.startswith("orders.payments-39") for each in await rows(desk)), "a search finds all"
 
 
-async def test_what_is_wrong_stands_first_at_every_width() -> None:
+async def test_what_is_wrong_stands_first_at_every_width(chromium: Browser) -> None:
     """Below it only what needs attention, the worst first, on a phone too."""
     partitions = [*(fine(each) for each in range(38)), stalled(38), cut_off(39)]
-    async with browser() as chromium, shown(chromium, partitions) as desk:
+    async with shown(chromium, partitions) as desk:
         assert await rows(desk) == ["orders.payments-38", "orders.payments-39"]
         await expect(desk.page.locator("#partitions-fine")).to_have_text("38 partitions caught up")
         await expect(desk.page.locator("#findings .what")).to_have_text(
@@ -115,8 +114,8 @@ async def test_what_is_wrong_stands_first_at_every_width() -> None:
             assert box["y"] + box["height"] < 740, "without scrolling"
 
 
-async def test_nothing_unknown_is_shown_as_0() -> None:
-    async with browser() as chromium, shown(chromium, [cut_off(each) for each in range(12)]) as desk:
+async def test_nothing_unknown_is_shown_as_0(chromium: Browser) -> None:
+    async with shown(chromium, [cut_off(each) for each in range(12)]) as desk:
         figures = dict(
             zip(
                 await desk.page.locator("#figures dt").all_text_contents(),

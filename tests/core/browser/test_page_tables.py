@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 from markdown_it import MarkdownIt
+from playwright.async_api import Browser
 
 from tests.core.plain.test_pages import PAGES, ROOT
-from tests.support.browser import browser, window
+from tests.support.browser import window
 from tests.support.programs import CHROMIUM
 
-pytestmark = pytest.mark.needs(CHROMIUM)
+pytestmark = [pytest.mark.needs(CHROMIUM), pytest.mark.asyncio(loop_scope="package")]
 
 # What the theme does with a table without a class: it is as wide as it has to be, and scrolls.
 THEME = """
@@ -25,11 +26,11 @@ HIDDEN = """
 """
 
 
-async def test_the_second_column_of_a_table_is_in_view() -> None:
+async def test_the_second_column_of_a_table_is_in_view(chromium: Browser) -> None:
     style = (ROOT / "docs" / "site.css").read_text()
     render = MarkdownIt("commonmark").enable("table").render
     hidden, rows = {}, 0
-    async with browser() as chromium, window(chromium) as desk:
+    async with window(chromium) as desk:
         for page in PAGES:
             shown = render((ROOT / page).read_text())
             await desk.page.set_content(f"<style>{THEME}{style}</style><div class=md-typeset>{shown}</div>")

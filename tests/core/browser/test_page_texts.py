@@ -18,10 +18,10 @@ from kzconsumer.status.report import Point
 from kzconsumer.status.status_server import serving
 from kzconsumer_sandbox.servers.configuration import free_port
 from tests.core.plain.test_status_server import observer
-from tests.support.browser import Window, browser, window
+from tests.support.browser import Window, window
 from tests.support.programs import CHROMIUM
 
-pytestmark = pytest.mark.needs(CHROMIUM)
+pytestmark = [pytest.mark.needs(CHROMIUM), pytest.mark.asyncio(loop_scope="package")]
 
 SECONDS = (None, 0, 0.0004, 0.0125, 0.04, 0.9996, 1, 1.25, 2.5, 9.94, 9.96, 12.5, 13.5, 59.4, 59.6, 61.9, 3599.9, 7260,
            86_399, 86_400, 324.9 * 86_400)  # fmt: skip
@@ -30,11 +30,11 @@ COUNTS = (None, 0, 999, 1000, 1_234_567, 2**53 - 1)
 TIMES = (None, 0, 1_769_813_999.875, 1_800_000_000)
 
 
-async def test_figures_are_those_of_the_command_line() -> None:
+async def test_figures_are_those_of_the_command_line(chromium: Browser) -> None:
     words = (files("kzconsumer.status") / "browser" / "words.js").read_text()
     calls = [("duration", each) for each in SECONDS] + [("rate", each) for each in RATES]
     calls += [("count", each) for each in COUNTS] + [("moment", each) for each in TIMES]
-    async with browser() as chromium, window(chromium, locale="de-DE", timezone_id="Asia/Tokyo") as desk:
+    async with window(chromium, locale="de-DE", timezone_id="Asia/Tokyo") as desk:
         page = await desk.page.evaluate(
             f"(calls) => {{ {words}; const by = {{ duration, rate, count, moment }};"
             " return calls.map(([name, value]) => by[name](value)); }",
@@ -66,12 +66,11 @@ def history(lag: int) -> list[Point]:
     return [Point(begin + 5 * n, 1, 0, (now := lag * n // 120), now, 0, 0.0, lag / 100 * (n % 7)) for n in range(121)]
 
 
-async def test_axes_fit_and_have_whole_numbers_from_0() -> None:
-    async with browser() as chromium:
-        for lag in (0, 1, 3, 1_204, 98_765_432_109):
-            async with opened(chromium, *history(lag)) as desk:
-                await assert_axes_fit(desk)
-                assert desk.faults == [], lag
+async def test_axes_fit_and_have_whole_numbers_from_0(chromium: Browser) -> None:
+    for lag in (0, 1, 3, 1_204, 98_765_432_109):
+        async with opened(chromium, *history(lag)) as desk:
+            await assert_axes_fit(desk)
+            assert desk.faults == [], lag
 
 
 async def assert_axes_fit(desk: Window) -> None:
@@ -106,9 +105,9 @@ def assert_fits(box: dict[str, float], found: list[tuple[str, dict[str, float]]]
     assert numbers == sorted(set(numbers))
 
 
-async def test_every_term_has_a_sentence() -> None:
+async def test_every_term_has_a_sentence(chromium: Browser) -> None:
     """As a title, and in the list at the end, which a keyboard and a finger reach."""
-    async with browser() as chromium, opened(chromium) as desk:
+    async with opened(chromium) as desk:
         page = desk.page
         await expect(page.locator("#figures dt")).to_have_count(8)
         heads = await page.locator("thead th").all_text_contents()
@@ -132,7 +131,7 @@ async def test_every_term_has_a_sentence() -> None:
         assert await desk.barriers() == []
 
 
-async def test_there_is_no_time_left_where_none_is_known() -> None:
-    async with browser() as chromium, opened(chromium) as desk:
+async def test_there_is_no_time_left_where_none_is_known(chromium: Browser) -> None:
+    async with opened(chromium) as desk:
         await expect(desk.page.locator("#figures dt", has_text="Lag")).to_be_visible()
         await expect(desk.page.locator("#figures dt", has_text="Done in")).to_be_hidden()

@@ -9,24 +9,24 @@ import socket
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Error, expect
+from playwright.async_api import Browser, Error, expect
 
 from kzconsumer.status.status_server import serving
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.core.plain.test_status_server import observer
-from tests.support.browser import browser, window
+from tests.support.browser import window
 from tests.support.members import daemon, reader, settings
 from tests.support.producing import Sent, produce
 from tests.support.programs import CHROMIUM
 from tests.support.zookeeper_sessions import session, until
 
-pytestmark = pytest.mark.needs(CHROMIUM)
+pytestmark = [pytest.mark.needs(CHROMIUM), pytest.mark.asyncio(loop_scope="package")]
 
 EVIL = "<img src=x onerror=document.title='taken'>"
 
 
-async def test_the_page_of_a_running_member(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+async def test_the_page_of_a_running_member(chromium: Browser, cluster: Cluster, unique: str, tmp_path: Path) -> None:
     """It loads, is readable at any width, follows the group's changes, and shows foreign content as text only."""
     await create_topic(cluster.connect, unique, 2)
     records = [Sent(n % 2, None, b"do-not-show-%d" % n) for n in range(20)]
@@ -35,7 +35,7 @@ async def test_the_page_of_a_running_member(cluster: Cluster, unique: str, tmp_p
     with daemon(tmp_path, cluster.connect, unique, {unique: 1}, extra) as member:
         await until(lambda: member.events("status is served"), 30)
         at = member.events("status is served")[0]["at"]
-        async with browser() as chromium, window(chromium) as desk:
+        async with window(chromium) as desk:
             page = desk.page
             await page.goto(at)
             partitions = page.locator("#partitions-table tbody tr")
@@ -100,13 +100,13 @@ async def test_the_page_of_a_running_member(cluster: Cluster, unique: str, tmp_p
             await expect(page.locator("#reason")).to_contain_text("since ")
 
 
-async def test_the_page_asks_for_the_token(tmp_path: Path) -> None:
+async def test_the_page_asks_for_the_token(chromium: Browser, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("open sesame\n")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         at = f"127.0.0.1:{free.getsockname()[1]}"
-    async with serving(observer(at, token_file=str(token))), browser() as chromium, window(chromium) as desk:
+    async with serving(observer(at, token_file=str(token))), window(chromium) as desk:
         page = desk.page
         await page.goto(f"http://{at}/status")
         await expect(page.get_by_label("token")).to_be_focused()

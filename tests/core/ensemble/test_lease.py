@@ -229,7 +229,8 @@ async def test_an_abandoned_session_is_closed_through_any_server(three: Ensemble
         link.abort("end")
 
 
-@pytest.mark.parametrize("fault", ["leader killed", *extent((), ("its follower killed",)), "its follower cut off"])
+# A session of a follower that is cut off: above.
+@pytest.mark.parametrize("fault", ["leader killed", *extent((), ("its follower killed", "its follower cut off"))])
 async def test_members_continue_with_another_server_without_a_rebalance(
     three: Ensemble, cluster_of_three: Cluster, unique: str, fault: str
 ) -> None:

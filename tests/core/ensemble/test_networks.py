@@ -115,7 +115,8 @@ async def test_a_member_that_is_repeatedly_cut_off_shares_and_takes_over(
     assert not owners.moved_back
 
 
-@pytest.mark.parametrize("where", extent([THREE], [ONE, THREE]), indirect=True)
+@only_nightly  # before one server: core/servers/test_zookeeper_faults.py
+@pytest.mark.parametrize("where", [ONE, THREE], indirect=True)
 async def test_a_member_that_receives_nothing_stops_before_its_successor_begins(where: Servers, unique: str) -> None:
     await create_topic(where.cluster.connect, unique, PARTITIONS)
     async with (

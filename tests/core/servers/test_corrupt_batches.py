@@ -13,7 +13,7 @@ import pytest
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.broker_logs import damage, log_directory, segments
-from tests.support.extent import extent
+from tests.support.extent import extent, only_nightly
 from tests.support.members import Daemon, committed, daemon, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import until
@@ -68,10 +68,9 @@ async def test_damage_on_the_brokers_disk(
     good = {p: [n for n in range(30) if not lost[p][0] <= n < lost[p][1]] for p in lost}
     kept = tmp_path / "kept"
 
-    for policy, quarantine in (("skip", None), ("quarantine", kept)):
-        with daemon(
-            tmp_path / policy, cluster.connect, f"{unique}-{policy}", {unique: 1}, fetch(policy, quarantine)
-        ) as member:
+    for policy in extent(["quarantine"], ["skip", "quarantine"]):
+        settings = fetch(policy, kept if policy == "quarantine" else None)
+        with daemon(tmp_path / policy, cluster.connect, f"{unique}-{policy}", {unique: 1}, settings) as member:
             await until(lambda: len(member.records()) == len(good[0]) + len(good[1]), 60)
             await until(lambda: len(member.events(LOST)) == 2, 10)
             # What is skipped at the very end is not a record that could be waited for.
@@ -90,7 +89,10 @@ async def test_damage_on_the_brokers_disk(
         f"{unique}-{p}-{lost[p][0]}.bin": bad[p] for p in lost
     }
 
-    # A batch that cannot be kept is not skipped.
+
+@only_nightly  # tests/core/plain/test_corrupt_policy.py; a daemon that ends: test_daemon.py
+async def test_a_batch_that_cannot_be_kept_is_not_skipped(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+    await damaged(cluster, cluster.version, unique)
     (tmp_path / "full").touch()
     settings = fetch("quarantine", tmp_path / "full" / "impossible")
     with daemon(tmp_path / "full-group", cluster.connect, f"{unique}-f", {unique: 1}, settings) as member:

@@ -15,7 +15,7 @@ from kzconsumer_sandbox.servers.configuration import free_port
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.broker_logs import damage, log_directory, segments
-from tests.support.extent import extent
+from tests.support.extent import extent, only_nightly
 from tests.support.members import daemon, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.proxy import FaultProxy
@@ -84,6 +84,7 @@ async def test_json_lines_out_and_a_clean_stop(cluster: Cluster, unique: str, tm
         assert event["generation"] >= 1
 
 
+@only_nightly  # stops of a daemon that writes: test_stop.py
 async def test_stopping_under_load_leaves_output_and_offsets_equal(
     cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:
@@ -241,6 +242,7 @@ async def test_a_corrupt_batch_stops_the_member_with_everything_before_it_commit
     assert await stored_offsets(cluster.connect, unique, unique, 1) == [10]
 
 
+@only_nightly  # test_consume_positions.py: reset policies; the test of a sink that fails: how a daemon ends
 async def test_reset_fail_names_the_partition(cluster: Cluster, unique: str, tmp_path: Path) -> None:
     await create_topic(cluster.connect, unique, 1)
     with daemon(tmp_path, cluster.connect, unique, {unique: 1}, reset="fail") as member:

@@ -46,7 +46,7 @@ MARGIN = 1.0
 
 FILLED: set[tuple[str, str]] = set()
 NOT_COMMITTED = "final commit failed: records since the previous commit will be redelivered"
-MOMENTS = ("starting", "registered", "rebalancing", "flowing", "writing")
+MOMENTS = ("starting", "rebalancing", "writing", "registered", "flowing")
 
 
 @pytest.fixture(scope="module")
