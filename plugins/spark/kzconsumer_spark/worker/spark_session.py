@@ -12,6 +12,7 @@ from typing import BinaryIO, Final
 from py4j.java_gateway import JavaGateway
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from kzconsumer.display import redacted
@@ -42,6 +43,7 @@ def start_java(start: StartWorker) -> JavaGateway:
 
 def build_session(start: StartWorker, java: JavaGateway) -> SparkSession:
     """The most of ten seconds."""
+    silence_query_contexts()
     configured = _configured(start)
     SparkContext(gateway=java, conf=SparkConf().setAll(list(configured.items())))
     session = SparkSession.builder.config(map={**configured}).getOrCreate()
@@ -50,6 +52,12 @@ def build_session(start: StartWorker, java: JavaGateway) -> SparkSession:
     if _CHECKPOINT_FILES not in configured and (manager := _checkpoint_files(session)) is not None:
         session.conf.set(_CHECKPOINT_FILES, manager)
     return session
+
+
+def silence_query_contexts() -> None:
+    """PySpark prints an error of Java with its traceback, and with the value of the record that could not be cast."""
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
 
 
 def _configured(start: StartWorker) -> dict[str, str]:
