@@ -8,6 +8,7 @@ What only servers need is imported by their fixtures: a plain test needs none of
 
 from __future__ import annotations
 
+import atexit
 import copy
 import gc
 import logging
@@ -176,9 +177,9 @@ def pytest_collection() -> Iterator[None]:
         gc.freeze()
 
 
-def pytest_unconfigure() -> None:
-    """What is frozen would outlive the interpreter: CPython 3.14 aborts when DuckDB's module is freed so late."""
-    gc.unfreeze()
+# What is frozen would outlive the interpreter: CPython 3.14 aborts when DuckDB's module is freed so late. Not before
+# pytest's last search for garbage, which would look at all of it.
+atexit.register(gc.unfreeze)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -37,15 +37,30 @@ def run(*words: str | Path, within: Path, path: Path | None = None, limit: float
     return done.stdout
 
 
+# As `python -m build --no-isolation`, which starts five processes for it.
+BUILD = """
+import os, pathlib, sys, tarfile, tempfile
+from hatchling import build
+into = sys.argv[1]
+sources = build.build_sdist(into)
+with tempfile.TemporaryDirectory() as at:
+    with tarfile.open(pathlib.Path(into, sources)) as archive:
+        archive.extractall(at, filter="data")
+    os.chdir(pathlib.Path(at, sources.removesuffix(".tar.gz")))
+    build.build_wheel(into)
+"""
+
+
 def build(into: Path, *, isolated: bool) -> list[Path]:
-    """A source distribution of each, and its wheel. Isolated, each is built with its declared requirements, by Zig for
-    any Linux as for an index.
+    """A source distribution of each, and the wheel that is built from it. Isolated, each is built with its declared
+    requirements, by Zig for any Linux as for an index.
     """
-    how = () if isolated else ("--no-isolation",)
+    how = ("-m", "build", "--outdir") if isolated else ("-c", BUILD)
     target = {"KZCONSUMER_TARGET": f"{platform.machine()}-linux-gnu.2.17"} if isolated else {}
     children = [
         subprocess.Popen(
-            [sys.executable, "-m", "build", *how, "--outdir", into, ROOT / folder],
+            [sys.executable, *how, into],
+            cwd=ROOT / folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=os.environ | target,

@@ -15,7 +15,7 @@ from tests.support.simulated.broker_machine import GroupAndBrokersMachine
 from tests.support.simulated.machine import GroupMachine
 
 STEPS = settings(
-    max_examples=extent(40, 1000, quick=10),
+    max_examples=extent(25, 1000, quick=10),
     stateful_step_count=20,
     phases=[phase for phase in Phase if phase is not Phase.explain],
 )

@@ -133,7 +133,7 @@ EXTRAS = [
     "urllib3",
 ]
 IN_NEED_OF_EXTRAS = {
-    *(f"kzconsumer.status.{each}" for each in ("metrics", "server", "web_server")),
+    *(f"kzconsumer.status.{each}" for each in ("metrics", "status_server", "web_server")),
     *(f"kzconsumer.testing.{each}" for each in ("assignor_contract", "sink_contract", "sink_group")),
     *(f"kzconsumer_spark.destinations.delta_{each}" for each in ("log", "table")),
     *(f"kzconsumer_spark.destinations.iceberg_{each}" for each in ("columns", "hive", "log", "table")),

@@ -78,7 +78,7 @@ def _play(scene: PlanWorld, chance: Random) -> None:
 
 
 # A schedule takes half a second, and `test_schedules_include_replays_and_rewinds` plays six as well.
-@settings(suppress_health_check=list(HealthCheck), max_examples=extent(4, 500))
+@settings(suppress_health_check=list(HealthCheck), max_examples=extent(2, 500))
 @given(st.integers(0, 10**9))
 def test_ranges_are_published_exactly_once(seed: int) -> None:
     play(seed)

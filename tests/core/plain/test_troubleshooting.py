@@ -6,8 +6,9 @@ import ast
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import yaml
@@ -25,9 +26,31 @@ REASONS = STALLS | {"brokers unreachable", "no records received"}
 """The rows of the table of stalls, which are not events."""
 
 
-def trees() -> Iterator[ast.AST]:
+class Code(NamedTuple):
+    texts: set[object]
+    logged: set[object]
+    """The events that are literals, of warnings and errors."""
+
+
+@cache
+def code() -> Code:
+    """What the two first tests look for in each file, which is parsed once."""
+    texts: set[object] = set()
+    logged: set[object] = set()
     for path in [*(ROOT / "kzconsumer").rglob("*.py"), *(ROOT / "plugins").glob("*/kzconsumer_*/**/*.py")]:
-        yield ast.parse(path.read_text())
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant):
+                texts.add(node.value)
+            elif (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in ("warning", "error", "exception")
+                and ast.unparse(node.func.value).endswith("log")
+                and node.args
+                and isinstance(node.args[0], ast.Constant)
+            ):
+                logged.add(node.args[0].value)
+    return Code(texts, logged)
 
 
 def events_on_the_page() -> set[str]:
@@ -45,25 +68,13 @@ def runbooks() -> dict[str, str]:
 
 
 def test_every_event_on_the_page_is_one_of_the_code() -> None:
-    texts = {node.value for tree in trees() for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-    assert events_on_the_page() - REASONS - texts == set()
+    assert events_on_the_page() - REASONS - code().texts == set()
 
 
 def test_every_warning_and_error_is_on_the_page() -> None:
     """Whose event is a literal: none of an assigned one may be missing, but a test cannot tell."""
-    logged = {
-        node.args[0].value
-        for tree in trees()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in ("warning", "error", "exception")
-        and ast.unparse(node.func.value).endswith("log")
-        and node.args
-        and isinstance(node.args[0], ast.Constant)
-    }
-    assert len(logged) > 70
-    assert logged - events_on_the_page() == set()
+    assert len(code().logged) > 70
+    assert code().logged - events_on_the_page() == set()
 
 
 @pytest.mark.parametrize(("alert", "url"), runbooks().items())
