@@ -108,6 +108,29 @@ async def test_a_range_that_the_sink_fetches_is_fetched_for_the_quarantine(
     assert (commits.made, ours.processed, [*tmp_path.iterdir()]) == ([], 0, [])
 
 
+async def test_records_of_a_topic_that_was_created_again_are_not_quarantined_as_those_of_the_earlier(
+    tmp_path: Path,
+) -> None:
+    ours = progress(0)
+
+    class Recreated(Fetching):
+        was_read = False
+
+        async def fetched(self, part: RangeData) -> RangeData:
+            self.was_read = True
+            return await super().fetched(part)
+
+        async def lose_recreated(self, owned: Collection[Progress]) -> None:
+            if self.was_read:
+                ours.close()
+
+    queue, commits = ChunkQueue(1 << 20), Recreated([ours])
+    put(queue, Chunk(ours, 0, 5, Unfetched(2, 5)))
+    async with running(runner_of(Choosy({0}), RangeQuarantine(tmp_path / "aside", "choosy"), commits), [queue]):
+        await until(lambda: commits.made)
+    assert (commits.was_read, ours.processed, [*tmp_path.rglob("*.parquet")]) == (True, 0, [])
+
+
 async def test_without_a_quarantine_nothing_is_retried() -> None:
     claims = [progress(number) for number in range(2)]
     queue, sink, commits = ChunkQueue(1 << 20), Choosy({1}), Owned(claims)

@@ -417,6 +417,23 @@ async def test_a_record_that_executors_fetch_is_fetched_for_its_letter() -> None
     ]
 
 
+async def test_no_letter_is_written_of_a_topic_that_was_created_again() -> None:
+    """What was fetched may be a record of the new one."""
+    claim = progress(0)
+
+    class Recreated(Journal):
+        async def lose_recreated(self, owned: Collection[Progress]) -> None:
+            if self.events:
+                claim.close()
+
+    journal = Recreated([claim])
+    queue = ChunkQueue(1 << 20)
+    put(queue, Chunk(claim, 0, 5, Unfetched(0, 5)))
+    async with running(runner_of(Table(journal, bad=[(0, 2)]), journal), [queue]):
+        await until(lambda: journal.made)
+    assert (journal.events, claim.processed) == (["fetch 2"], 0)
+
+
 OUTAGES = (
     BrokersUnreachableError("no broker answers"),
     broker_error(NOT_LEADER_OR_FOLLOWER),
