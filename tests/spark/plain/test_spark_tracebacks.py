@@ -27,3 +27,14 @@ def test_each_failure_of_a_batch_is_printed_once(capsys: pytest.CaptureFixture[s
     assert output(7, failure("another one")) == 1
     assert output(7, failure("another one")) == 0
     assert output(8, failure("another one")) == 1
+
+
+def test_a_search_for_refused_records_prints_only_what_it_does_not_look_for(capsys: pytest.CaptureFixture[str]) -> None:
+    tracebacks = Tracebacks()
+    refused, other = failure("a value that cannot be cast"), failure("no space")
+    vars(refused)["sqlstate"] = "22018"  # as psycopg's errors have it
+    tracebacks.report(7, refused, is_trial=True)
+    assert capsys.readouterr().err == ""
+    for error, is_trial in ((refused, False), (other, True)):
+        tracebacks.report(7, error, is_trial=is_trial)
+        assert f"ValueError: {error}" in capsys.readouterr().err

@@ -156,7 +156,7 @@ class RangeQuery:
             contents = partial(self._contents, batch)
             written = write(SparkBatch(batch.number, frame, batch.ranges, batch.follows, batch.is_trial, contents))
         except BaseException as error:
-            self._tracebacks.report(batch.number, error)
+            self._tracebacks.report(batch.number, error, is_trial=batch.is_trial)
             raise
         return Done(number=batch.number, seconds=time.monotonic() - began, **written._asdict())
 

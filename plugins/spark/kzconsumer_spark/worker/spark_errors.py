@@ -158,8 +158,13 @@ class Tracebacks:
         self._batch: int | None = None
         self._printed: set[str] = set()
 
-    def report(self, batch: int, error: BaseException) -> None:
-        """Unless this batch has failed in this way before."""
+    def report(self, batch: int, error: BaseException, *, is_trial: bool = False) -> None:
+        """Unless this batch has failed in this way before.
+
+        A search for records that are refused has a trial that fails for each of them. They are logged as rejected.
+        """
+        if is_trial and refuses_content(error):
+            return
         if batch != self._batch:
             self._batch, self._printed = batch, set()
         text = "".join(traceback.format_exception(error))
