@@ -76,13 +76,13 @@ def test_what_tasks_write_is_what_spark_writes(spark: SparkSession, tmp_path: Pa
     def put(file: Path, name: str, place: str = str(store)) -> None:
         shutil.copyfile(file, f"{place}/x{name}")  # Spark reads no file whose name begins with _
 
-    parts = placed(tmp_path / "in", range_data("t.a", 0, 0, 30), range_data("_b", 3, 5, 20))
+    parts = placed(tmp_path / "in", range_data("t.a", 0, 0, 12), range_data("_b", 3, 5, 12))
     frame = records_of(spark, tmp_path / "in", parts)
     files = RangeFiles(spark, ToFiles(path="", partition_by=BY, write_options={"compression": "zstd"}), Shaping(shaped))
     by_spark = files.stage(frame, parts, tmp_path / "spark")
     by_tasks = files.stage(frame, parts, tmp_path / "tasks", TaskFiles(put))
     assert by_tasks.columns == by_spark.columns
-    assert [each.rows for each in by_tasks.ranges] == [each.rows for each in by_spark.ranges] == [25, 13]
+    assert [each.rows for each in by_tasks.ranges] == [each.rows for each in by_spark.ranges] == [10, 6]
     assert made_of(spark, by_tasks, store) == made_of(spark, by_spark, store)
     assert {f"x{name}" for each in by_tasks.ranges for name in each.stored} == {each.name for each in store.iterdir()}
 
