@@ -7,7 +7,7 @@ brokers outlive it.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final, NamedTuple
 
@@ -47,7 +47,7 @@ from kzconsumer.model import ConsumerThreadId, OffsetRange, TopicPartition
 from kzconsumer.offsets.claim_start import Adopter
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.coordinator import GroupCoordinator
-from kzconsumer.offsets.progress import Message
+from kzconsumer.offsets.progress import Message, Progress
 from kzconsumer.offsets.start_rules import Authority, SinkDestination
 from kzconsumer.offsets.storage import KafkaOffsetStorage, OffsetStorage, ZooKeeperOffsetStorage
 from kzconsumer.records.forms import ColumnRecords
@@ -148,7 +148,9 @@ class Member:
         self.committer = committer = Committer(storage, trigger.fire, state.counters.commits, copies)
         truncated = settings.offsets.truncated if destination is not None else None
         set_aside = destination.set_aside if destination is not None else None
-        reset = OffsetReset(settings.offsets.reset, committer, timeout, level, truncated, set_aside)
+        reset = OffsetReset(
+            settings.offsets.reset, committer, timeout, level, truncated, set_aside, self._lose_recreated
+        )
         self.notices = notices = Notices(registration)
         self._log_offsets = cluster.logs(level)
         self._record_times = RecordTimes(leaders, brokers, timeout)
@@ -338,6 +340,9 @@ class Member:
         """Ask the brokers for nothing more: a stop has begun, now or at `since`. What is queued may still be taken."""
         self._stopping_since = min(self._stopping_since, now(), since)
         self._fetching.cancel()
+
+    async def _lose_recreated(self, claims: Sequence[Progress]) -> None:
+        await self.owned.lose_recreated(claims)
 
     async def _fetch(self) -> None:
         with self._fetching:

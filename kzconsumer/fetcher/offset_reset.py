@@ -60,7 +60,7 @@ class OffsetReset:
 
     With `isolation` READ_COMMITTED `largest` is the last stable offset, as for Kafka's own consumer. For a replayable
     sink `truncated` says what to do about a log that ends before what was consumed: `fail` or `continue`; `set_aside`
-    excludes a range from its destination.
+    excludes a range from its destination. `lose_recreated` ends claims whose log is that of another topic.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class OffsetReset:
         isolation: int,
         truncated: str | None = None,
         set_aside: Callable[[RangeIdentity, int], Awaitable[bool]] | None = None,
+        lose_recreated: Callable[[Sequence[Progress]], Awaitable[None]] | None = None,
     ) -> None:
         self._policy = policy
         self._isolation = isolation
@@ -78,6 +79,7 @@ class OffsetReset:
         self._timeout = timeout
         self._truncated = truncated
         self._set_aside = set_aside
+        self._lose_recreated = lose_recreated
 
     @property
     def refuses(self) -> bool:
@@ -193,6 +195,8 @@ class OffsetReset:
         """
         before, progress, replayable = state.position, state.progress, self._truncated is not None
         assert before is not None
+        if await self._is_of_another_topic(state):
+            return
         if replayable and self._truncated != "continue":
             state.fail(OffsetLostError(f"{_divergence(state, found)}; {_WAY_OUT}"))
             return
@@ -248,6 +252,8 @@ class OffsetReset:
         assert before is not None
         if end >= before:
             state.reset_due = False  # a new leader does not know its high watermark at once
+        elif await self._is_of_another_topic(state):
+            pass
         elif self._truncated != "continue":
             state.fail(_truncation(state, end))
         elif progress.replay is not None:
@@ -259,6 +265,12 @@ class OffsetReset:
                 state.move_to(end)
                 state.reset_due = False
                 state.succeed()
+
+    async def _is_of_another_topic(self, state: FetchState) -> bool:
+        """Whether the claim is lost. The new topic's log is no truncated one, of which an operator should hear."""
+        if self._lose_recreated is not None:
+            await self._lose_recreated([state.progress])
+        return not state.open
 
     def _claim_again(self, progress: Progress) -> None:
         """The log has lost records of a planned range while they were read again.

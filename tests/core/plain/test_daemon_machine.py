@@ -325,22 +325,29 @@ def test_a_daemon_whose_run_is_over_starts_no_sink_and_writes_nothing() -> None:
         assert [each for each in operations if not isinstance(each, Check)] == []
 
 
-@pytest.mark.parametrize("read", [0, 300], ids=["from the beginning", "from where the earlier one was"])
-@pytest.mark.parametrize("pace", [0.0, 2.0])
-def test_records_of_a_topic_that_was_created_again_unseen_are_written_once(pace: float, read: int) -> None:
-    """Their offsets are those that are due in the earlier topic, and no event says that it is another one."""
+@pytest.mark.parametrize(
+    ("read", "produced", "pace", "elected"),
+    [(0, 100, 0.0, 0), (300, 700, 2.0, 0), (300, 50, 0.0, 0), (300, 700, 0.0, 1)],
+    ids=["nothing was read", "a longer log, during a write", "a shorter log", "a log with lower leader epochs"],
+)
+def test_records_of_a_topic_that_was_created_again_unseen_are_written_once(
+    read: int, produced: int, pace: float, elected: int
+) -> None:
+    """No event says that it is another one, and a log that was truncated would end the daemon."""
     scene = Scene(brokers=2)
     with simulated_daemons(1, scene, replayable=True) as daemons:
         daemons.group.logs.grow("t", 2)
         daemons.group.logs.stop()
+        for log in daemons.group.logs.logs.values():
+            log.epoch += elected
         daemons.group.logs.burst(read)
-        daemon = daemons.start(scene, pace, topics={"t": 1})
+        daemon = daemons.start(scene, pace, truncated="fail", topics={"t": 1})
         daemons.world.pass_time(8.0)
         if pace:
             daemons.group.logs.burst(10)
             daemons.world.pass_time(1.5)  # it is writing these
         daemons.recreate("t", 2, unseen=True)
-        daemons.group.logs.burst(2 * read + 100)
+        daemons.group.logs.burst(produced)
         daemons.come_to_an_end(60.0)
         lost = [each["reason"] for each in daemons.group.events if each["event"] == "partition lost"]
         assert lost == ["its topic was deleted and created again"] * 2

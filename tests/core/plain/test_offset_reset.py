@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import pytest
@@ -114,6 +114,21 @@ async def test_a_planned_range_that_the_log_has_lost_is_never_shortened(policy: 
     assert (logs.lost, state.failed) == ([], True)
     assert chunk is not None
     assert (chunk.first, chunk.until, chunk.error is None) == (40, 40, False)
+
+
+@pytest.mark.parametrize("truncated", ["continue", "fail"])
+async def test_a_shorter_log_of_a_topic_that_was_created_again_is_not_truncated(truncated: str) -> None:
+    logs, state = Ends(0, 30), state_at(50)
+
+    async def lose(claims: Sequence[Progress]) -> None:
+        for each in claims:
+            each.close()
+
+    level = ISOLATION_LEVELS["read_uncommitted"]
+    reset = OffsetReset(SMALLEST, cast(Committer, logs), 1.0, level, truncated, lose_recreated=lose)
+    state.reset_due = True
+    assert await reset.resolve([state], await reset.ask(cast(BrokerConnection, logs), [state])) == []
+    assert (state.open, state.failed, logs.stored) == (False, False, [])
 
 
 async def test_a_position_that_is_back_in_the_log_is_kept() -> None:

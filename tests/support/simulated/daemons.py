@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 from unittest import mock
 
 from msgspec import structs
@@ -83,7 +83,14 @@ class Daemons:
     # -- what happens
 
     def start(
-        self, scene: Scene, pace: float, *, early: Sequence[int] = (), consumer: str | None = None, **subscription: Any
+        self,
+        scene: Scene,
+        pace: float,
+        *,
+        early: Sequence[int] = (),
+        consumer: str | None = None,
+        truncated: Literal["continue", "fail"] = "continue",
+        **subscription: Any,
     ) -> SimulatedDaemon:
         """`early`: signals to reload that came before its event loop ran. `consumer`: the id of an earlier one."""
         name = f"d{len(self.daemons)}"
@@ -97,7 +104,7 @@ class Daemons:
             settings_of(scene),
             group=changed,
             subscription=chosen.subscription,
-            offsets=structs.replace(base["offsets"], truncated="continue"),
+            offsets=structs.replace(base["offsets"], truncated=truncated),
             sink=chosen.sink,
             batch=chosen.batch,
         )
