@@ -37,7 +37,10 @@ CHAOS = (
     "tests/sandbox/spark/test_demo.py",
     "tests/tools/spark/test_sink_verify.py",
 )
-FUZZ_FINDS = ("tests/core/plain/test_record_fuzz.py::test_control_libfuzzer_finds_what_is_planted_within_a_minute",)
+FUZZ_FINDS = (
+    "tests/core/plain/test_record_fuzz.py::test_control_libfuzzer_finds_what_is_planted_within_a_minute",
+    "tests/core/plain/test_record_fuzz.py::test_control_sanitizers_find_what_is_planted",
+)
 VERSIONS = (
     "tests/core/original",
     "tests/sandbox/servers/test_sandbox_servers.py",

@@ -251,7 +251,7 @@ def test_finds_a_blocked_claim_that_is_not_retried() -> None:
             self._watches.forget(why.path)
         return {} if blocked else failed
 
-    find(Claimer, "open", silent, "no rest within", start=4)
+    find(Claimer, "open", silent, "no rest within", start=10)
 
 
 @only_nightly

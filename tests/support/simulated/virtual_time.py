@@ -112,7 +112,9 @@ class Process(asyncio.SelectorEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *arguments: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        handle = super().call_soon(callback, *arguments, context=context)
+        # As asyncio's, which looks first whether the loop is closed.
+        handle = asyncio.Handle(callback, arguments, self, context)
+        self._ready.append(handle)
         if self.queued > self.world.now:
             self.world.queue(self)
         return handle
