@@ -225,7 +225,7 @@ async def test_members_that_join_and_leave_are_no_findings(cluster: Cluster, uni
     member, owner = f"/consumers/{unique}/ids/{unique}_m", f"/consumers/{unique}/owners/{unique}/0"
     registration = b'{"version":1,"subscription":{"%s":1},"pattern":"static"}' % unique.encode()
     seen = []
-    begun = asyncio.Semaphore(0)
+    begun, changed = asyncio.Semaphore(0), asyncio.Semaphore(0)
     async with session(cluster.connect) as zookeeper, anyio.create_task_group() as tasks:
         for path in (member, owner):
             await zookeeper.ensure(path.rpartition("/")[0])
@@ -242,6 +242,7 @@ async def test_members_that_join_and_leave_are_no_findings(cluster: Cluster, uni
                 await begun.acquire()
                 await anyio.sleep(random.uniform(0, 0.02))
                 await zookeeper.multi(change)
+                changed.release()
 
         tasks.start_soon(come_and_go)
         for _ in range(60):
@@ -249,6 +250,7 @@ async def test_members_that_join_and_leave_are_no_findings(cluster: Cluster, uni
             found = described(await read_nodes(configured, unique))
             assert found.findings == ()
             seen.append(len(found.members))
+            await changed.acquire()  # otherwise several could be in one description
         tasks.cancel_scope.cancel()
     assert set(seen) == {0, 1}
 
