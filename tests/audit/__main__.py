@@ -1,7 +1,7 @@
 """Plants bugs that are chosen at random, and prints how many of them the tests notice: `make audit-tests`.
 
-Each bug is judged by the tests that execute its line, quickest first, up to the first one that fails. What survives is
-written as diffs, to be judged by a person: some bugs change nothing that anyone could notice.
+Each bug is judged by the tests that execute its line, quick ones first, up to the first one that fails. What survives
+is written as diffs, to be judged by a person: some bugs change nothing that anyone could notice.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -183,6 +184,13 @@ class C:
     assert taken() == [14]
     assert {file for file, _ in marks.places} == {"p/m.py"}
     assert values["C"].f.__code__.co_firstlineno == 4
+
+
+def test_the_quickest_of_each_module_comes_first(tmp_path: Path) -> None:
+    seconds = {"a::1": 1.0, "a::2": 2.0, "b::1": 3.0, "b::2": 4.0, "c::1": 90.0}
+    recording = Recording([("f.py", 7)], seconds, dict.fromkeys(seconds, zlib.compress(b"\1")))
+    (tmp_path / f"1{SUFFIX}").write_bytes(msgspec.msgpack.encode(recording))
+    assert Reach(tmp_path).tests_of(slip(7), budget=7) == (["a::1", "b::1", "a::2"], 6.0)
 
 
 def test_who_imports_a_constant_judges_its_bugs(tmp_path: Path) -> None:

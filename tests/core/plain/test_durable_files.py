@@ -76,6 +76,7 @@ def test_each_appended_piece_is_on_disk(disk: Disk) -> None:
     for number in range(3):
         file.append(b"piece %d\n" % number)
         disk.require(disk.root / "of" / "pieces" / "file")
+        assert file.size == 8 * (number + 1)
     file.close()
 
 

@@ -168,6 +168,7 @@ def test_invalid_settings() -> None:
     kerberos = {"security_protocol": "SASL_SSL", "sasl": {"mechanism": "GSSAPI"}}
     with pytest.raises(ConfigError, match="topic: confluent-kafka as PyPI has it knows no Kerberos: use directory"):
         check_rejected(configured({"policy": "dead-letter", "topic": "letters"}, brokers=kerberos))
+    check_rejected(configured({"policy": "dead-letter", "directory": "letters"}, brokers=kerberos))
     for subscription in ({"topics": {"letters": 1}}, {"include": "l.*"}):
         settings = configured({"policy": "dead-letter", "topic": "letters"}, subscription=subscription)
         with pytest.raises(ConfigError, match="letters is consumed by this group itself"):
