@@ -14,6 +14,7 @@ from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.model import TopicPartition
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.support.chunks import TOPIC, progress
+from tests.support.extent import extent
 from tests.support.simulated import kafka_frames as frames
 from tests.support.simulated.fetch_sessions import SLOTS, FetchSessions
 from tests.support.simulated.kafka_frames import Fetch, FetchedFrom, Part
@@ -192,7 +193,7 @@ class SessionMachine(RuleBasedStateMachine):
         assert bool(self.session) == bool(self.wanted)
 
 
-SessionMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+SessionMachine.TestCase.settings = settings(max_examples=extent(100, 1000), stateful_step_count=30, deadline=None)
 TestSessions = SessionMachine.TestCase
 T0, T1 = PARTITIONS[:2]
 HERE, THERE = FetchPosition(1, 1000, 0), FetchPosition(2, 1000, 0)
