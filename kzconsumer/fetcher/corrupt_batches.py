@@ -120,9 +120,9 @@ def jump(found: Unusable, records: memoryview, end_of_log: int) -> Jump | NoJump
     send batches of magic 2 never cut the first one short, so that a size that is not reached is damaged.
     """
     # The offset to go on at is the beginning of the *next* batch: this one's own last offset is covered by the checksum
-    # that failed. No client can go over a damaged size: the broker itself cannot read on then, answers CORRUPT_MESSAGE
-    # (before 0.11 UNKNOWN_SERVER_ERROR), and both end the stream after some attempts. A message that is cut off is only
-    # passed over if the broker has data after it.
+    # that failed. No client can go over a damaged size: the broker itself cannot read on then, and answers
+    # CORRUPT_MESSAGE, which ends the stream after some attempts (before 0.11 UNKNOWN_SERVER_ERROR, which does not). A
+    # message that is cut off is only passed over if the broker has data after it.
     own = _header(records, found.position)
     if own is None:
         return NoJump.MORE

@@ -235,8 +235,8 @@ def next_look(time: float) -> float:
 
 # What the error code of one partition in a fetch response means for what happens next.
 
-# Attempts before a broker's failure to read its log is final. UNKNOWN_SERVER_ERROR may have other causes, and pass.
-ATTEMPTS = {error_codes.CORRUPT_MESSAGE: 3, error_codes.UNKNOWN_SERVER_ERROR: 15}
+# Attempts before it is final that a broker finds its log corrupt.
+ATTEMPTS: Final = 3
 
 
 class FetchOutcome(enum.Enum):
@@ -253,13 +253,15 @@ class FetchOutcome(enum.Enum):
 def judge(error: int) -> FetchOutcome:
     """As `kafka.consumer.ConsumerFetcherThread` (1.1.1): anything but the first two goes through the leader finder.
 
-    There, what a broker cannot read is requested again without end; Kafka's own consumer raises CORRUPT_MESSAGE.
+    There, what a broker cannot read is requested again without end. Kafka's own consumer raises CORRUPT_MESSAGE, and
+    requests again after UNKNOWN_SERVER_ERROR (`FetchCollector.handleInitializeErrors`). That may pass: it is the answer
+    to any exception in the broker, such as those of remote storage that is not reached.
     """
     if error == error_codes.NONE:
         return FetchOutcome.RECORDS
     if error == error_codes.OFFSET_OUT_OF_RANGE:
         return FetchOutcome.OUT_OF_RANGE
-    if error in ATTEMPTS:
+    if error == error_codes.CORRUPT_MESSAGE:
         return FetchOutcome.UNREADABLE
     return FetchOutcome.FIND_LEADER
 

@@ -58,7 +58,7 @@ class FetchState(msgspec.Struct, eq=False):
     failed: bool = False
     """Its stream was given an error: it is not fetched any more."""
     failures: int = 0
-    """In a row, at this position: corrupt batches, or a broker that cannot read them."""
+    """In a row, at this position: corrupt batches, or a broker that fails to read them."""
     leader_epoch: int = -1
     """In which its leader leads it; -1 if brokers do not say."""
     verified: bool = False

@@ -13,7 +13,12 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from kzconsumer.brokers.pool import Brokers
-from kzconsumer.brokers.protocol.error_codes import NONE, TOPIC_AUTHORIZATION_FAILED, error_code
+from kzconsumer.brokers.protocol.error_codes import (
+    NONE,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_SERVER_ERROR,
+    error_code,
+)
 from kzconsumer.brokers.protocol.log_reads import (
     ISOLATION_LEVELS,
     READ_COMMITTED,
@@ -54,6 +59,8 @@ FEWEST_BYTES = 64 * 1024
 PREFERRED_FOR = 300.0
 # Seconds of empty answers after which they are logged. A remote read that is merely slow has ended by then.
 SILENCE = 5.0
+# UNKNOWN_SERVER_ERROR in a row, of one partition, after which it is logged.
+FAILURES_UNLOGGED = 15
 # Seconds for which brokers let a transaction be open, unless `transaction.max.timeout.ms` is set. One that is open for
 # longer may never end: the records behind it wait, and the member sees no end of the log beyond it.
 OPEN_FOR = 900.0
@@ -236,11 +243,15 @@ class ResponseHandler:
         if outcome is not FetchOutcome.RECORDS and state.preferred == self.broker.id:
             outcome = FetchOutcome.FIND_LEADER  # a follower may lack what the leader has
         if outcome is FetchOutcome.FIND_LEADER or (
-            outcome is FetchOutcome.UNREADABLE and state.count_attempt(ATTEMPTS[part.error])
+            outcome is FetchOutcome.UNREADABLE and state.count_attempt(ATTEMPTS)
         ):
             where = {**part.topic_partition._asdict(), "broker": self.broker.id}
             if part.error == TOPIC_AUTHORIZATION_FAILED:
                 log.warning("topic may not be read", **where)
+            elif part.error == UNKNOWN_SERVER_ERROR:
+                state.count_attempt(ATTEMPTS)
+                if state.failures == FAILURES_UNLOGGED:
+                    log.warning("broker fails to read its log, retrying", **where, offset=offset)
             else:
                 log.info("fetch refused, looking up leader", **where, reason=error_code(part.error).name)
             self.send_back([state])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.error_codes import (
+    CORRUPT_MESSAGE,
     NONE,
     NOT_LEADER_OR_FOLLOWER,
     OFFSET_OUT_OF_RANGE,
@@ -22,7 +23,7 @@ from kzconsumer.counters import Counters
 from kzconsumer.fetcher.decode_and_queue import Arrival
 from kzconsumer.fetcher.fetch_rules import ATTEMPTS, decoding
 from kzconsumer.fetcher.fetch_state import Answers, FetchState
-from kzconsumer.fetcher.response_handler import FEWEST_BYTES, ResponseHandler
+from kzconsumer.fetcher.response_handler import FAILURES_UNLOGGED, FEWEST_BYTES, ResponseHandler
 from kzconsumer.fetcher.throttle import RateLimit
 from kzconsumer.model import Broker
 from kzconsumer.settings.sections import FetchSettings
@@ -62,12 +63,21 @@ SENT = {
     "what was overtaken, and is not asked for": Sent(end=AT + 1, records=RECORDS, wanted=True),
     "no leader": Sent(NOT_LEADER_OR_FOLLOWER),
     "a failure": Sent(UNKNOWN_SERVER_ERROR),
-    "the last failure": Sent(UNKNOWN_SERVER_ERROR),
+    "a failure that lasts": Sent(UNKNOWN_SERVER_ERROR),
+    "a corrupt log": Sent(CORRUPT_MESSAGE),
+    "the last failure": Sent(CORRUPT_MESSAGE),
     "out of range": Sent(OFFSET_OUT_OF_RANGE),
     "a follower that lacks it": Sent(OFFSET_OUT_OF_RANGE),
     "another replica": Sent(preferred=OTHER),
 }
-SOUGHT = ("no leader", "a failure", "a follower that lacks it", "another replica")
+SOUGHT = (
+    "no leader",
+    "a failure",
+    "a failure that lasts",
+    "a corrupt log",
+    "a follower that lacks it",
+    "another replica",
+)
 """Their leaders are looked up."""
 GONE = ("what a revocation has overtaken", "what a move has overtaken")
 DELIVERED = ("records", "records that were known of")
@@ -107,7 +117,9 @@ class Play:
         if kind == "records beyond the end":
             state.stop = AT
         if kind == "the last failure":
-            state.failures = ATTEMPTS[UNKNOWN_SERVER_ERROR] - 1
+            state.failures = ATTEMPTS - 1
+        if kind == "a failure that lasts":
+            state.failures = FAILURES_UNLOGGED
         if kind == "a follower that lacks it":
             state.prefer(OURS.id, now() + 60)
         return state
@@ -172,7 +184,7 @@ def test_the_error_of_a_log_that_its_broker_cannot_read_says_where_and_why() -> 
     chunk = state.queue.get_nowait()
     assert chunk is not None
     assert str(chunk.error).startswith(
-        "corrupt batch in orders-0 at offset 5: the broker cannot read its log there (UNKNOWN_SERVER_ERROR)"
+        "corrupt batch in orders-0 at offset 5: the broker cannot read its log there (CORRUPT_MESSAGE)"
     )
 
 

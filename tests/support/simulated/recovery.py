@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from kzconsumer.brokers.protocol.error_codes import UNKNOWN_SERVER_ERROR
 from kzconsumer.model import TopicPartition
 from tests.support.simulated.ensemble import Connection
 from tests.support.simulated.group import SimulatedGroup, simulated_group
-from tests.support.simulated.kafka_frames import OFFSET_FOR_LEADER_EPOCH
+from tests.support.simulated.kafka_frames import OFFSET_FOR_LEADER_EPOCH, Part
 from tests.support.simulated.member import Handed, Member
 from tests.support.simulated.scene import SESSION_TIMEOUT
 
@@ -156,6 +157,19 @@ def compared_late(seconds: float, *, others_lead: bool = False) -> Begin:
     return begin
 
 
+def failing(seconds: float) -> Begin:
+    """FIRST cannot be read, for a reason that its broker does not say."""
+
+    def begin(group: SimulatedGroup, _: list[Member]) -> None:
+        broker = group.brokers[group.logs.leaders[FIRST]]
+        broker.alters = lambda parts: [
+            Part(each.partition, UNKNOWN_SERVER_ERROR) if each.partition == FIRST else each for each in parts
+        ]
+        group.world.after(seconds, group.broker_faults.end)
+
+    return begin
+
+
 def cut_off_server(group: SimulatedGroup, members: list[Member]) -> None:
     """The one that the first member is connected to."""
     (connection,) = (
@@ -281,6 +295,9 @@ FAULTS = {
     "log not compared for 20 s": Fault(compared_late(20.0), "", 1, lasts=20.0, spares_others=True),
     "log not compared, others lead": Fault(
         compared_late(60.0, others_lead=True), OTHERS_LEAD, 8, watched=40.0, spares_others=True
+    ),
+    "broker fails to read, 60 s": Fault(
+        failing(60.0), "broker fails to read its log, retrying", 2, lasts=60.0, spares_others=True
     ),
     "no broker registered": Fault(lambda group, _: group.take_brokers(30.0), "no broker registered", 1),
     "no broker reached, 10 s": Fault(without_brokers(10.0), UNREACHED, 2, lasts=10.0),
