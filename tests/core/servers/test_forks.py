@@ -11,6 +11,7 @@ import pytest
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
+from tests.support.extent import extent
 from tests.support.producing import Sent, produce
 
 PARENT = """
@@ -50,8 +51,10 @@ anyio.run(main, backend_options={"use_uvloop": uvloop == "uvloop"})
 """
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-@pytest.mark.parametrize("how", ["exits", "works"])
+_EACH_ONCE = [("exits", "uvloop"), ("works", "asyncio")]
+
+
+@pytest.mark.parametrize(("how", "loop"), extent(_EACH_ONCE, [*_EACH_ONCE, ("exits", "asyncio"), ("works", "uvloop")]))
 async def test_a_child_that_ends_closes_nothing_of_its_parent(
     cluster: Cluster, unique: str, how: str, loop: str
 ) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -16,7 +19,7 @@ from tests.support.extent import extent, only_nightly
 from tests.support.members import sessions_of
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
-from tests.support.zookeeper_sessions import until
+from tests.support.zookeeper_sessions import session, until
 
 RECORDS, QUOTA = 1000, 60_000
 """Of a kilobyte each; bytes a second. A window of the quota is ten or eleven seconds, so 350 records exceed it."""
@@ -27,18 +30,37 @@ async def send(cluster: Cluster, topic: str) -> None:
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, records, batch_num_messages=10)
 
 
+@asynccontextmanager
+async def limited(cluster: Cluster) -> AsyncIterator[None]:
+    """As Kafka's own tools do: the quota of all consumers, and a note that it changed."""
+    async with session(cluster.connect) as zookeeper:
+
+        async def limit(quotas: Mapping[str, str]) -> None:
+            everybody = "/config/clients/<default>"
+            await zookeeper.ensure(everybody)
+            await zookeeper.set(everybody, msgspec.json.encode({"version": 1, "config": quotas}), -1)
+            note = msgspec.json.encode({"version": 2, "entity_path": "clients/<default>"})
+            await zookeeper.create(f"/config/changes/config_change_{time.time_ns()}", note)
+
+        await limit({"consumer_byte_rate": str(QUOTA)})
+        yield
+        await limit({})
+
+
 # A first response that is held back: tests/core/plain/test_group_quotas.py.
-@pytest.mark.parametrize(("version", "times_lost"), extent([("2.8.2", 0)], [("1.1.1", 2), ("2.8.2", 0)]))
+@pytest.mark.parametrize(("version", "times_lost"), extent([("3.9.1", 0)], [("1.1.1", 2), ("2.8.2", 0), ("3.9.1", 0)]))
 async def test_a_quota_is_kept_to_and_does_not_look_like_a_lost_broker(
-    servers: Servers, unique: str, version: str, times_lost: int
+    cluster_of: Callable[[str], Cluster], unique: str, version: str, times_lost: int
 ) -> None:
     """One before 2.0 holds the first response back for longer than an answer is waited for."""
-    limited = {"quota.consumer.default": QUOTA}
-    cluster = servers.shared(f"quota-{version}", lambda name: servers.cluster(name, version, config=limited))
+    cluster = cluster_of(version)
     await create_topic(cluster.connect, unique, 1)
     await send(cluster, unique)
     with capture_logs() as logs:
-        async with member(cluster, unique, {unique: 1}, fetch={"request_timeout": "4s"}) as (consumer, streams):
+        async with (
+            limited(cluster),
+            member(cluster, unique, {unique: 1}, fetch={"request_timeout": "4s"}) as (consumer, streams),
+        ):
             await take(streams[unique][0], RECORDS, limit=60)
             counters = sessions_of(consumer).counters.fetches[1]
             assert counters.throttled.count > 0

@@ -179,7 +179,7 @@ def simulated() -> list[object]:
 async def test_the_same_requests_have_the_same_answers(
     simulated: list[object], cluster_of: Callable[[str], Cluster], unique: str
 ) -> None:
-    cluster = cluster_of("2.8.2")
+    cluster = cluster_of("3.9.1")
     await create_topic(cluster.connect, unique, PARTITIONS)
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
     for _ in range(RECORDS):  # one batch each

@@ -6,7 +6,6 @@ import asyncio
 import re
 import shlex
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,10 +13,12 @@ from typing import Any
 
 import aiohttp
 import anyio
+import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
+from tests.support.command_line import CommandLine
 from tests.support.members import Daemon, daemon, reader, settings
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import until
@@ -63,13 +64,14 @@ def printed() -> list[tuple[str, str]]:
     return blocks
 
 
-async def answered(command: str) -> str:
+async def answered(command: str, kzconsumer: CommandLine) -> str:
     program, *words = shlex.split(command)
     if program == "curl":
         async with aiohttp.ClientSession() as session, session.get(words[-1]) as answer:
             return await answer.text()
-    done = await anyio.run_process([sys.executable, "-m", program, *words])
-    return done.stdout.decode()
+    done = await kzconsumer(*words)
+    assert done.status == 0, done.err
+    return done.out
 
 
 def form(text: str) -> list[str]:
@@ -103,7 +105,9 @@ async def send(cluster: Cluster, topic: str, number: int) -> None:
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, records)
 
 
-async def test_the_status_from_join_to_stop(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+async def test_the_status_from_join_to_stop(
+    cluster: Cluster, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Offsets, lags, a pause, another member that takes a partition over, and no secrets."""
     await create_topic(cluster.connect, unique, 2)
     await send(cluster, unique, 20)
@@ -159,9 +163,8 @@ async def test_the_status_from_join_to_stop(cluster: Cluster, unique: str, tmp_p
 
             await reached(seen)
             for command, answer in printed():
-                out = await answered(
-                    command.replace("http://127.0.0.1:9308", ask.at).replace("127.0.0.1:9308", ask.at[7:])
-                )
+                here = command.replace("http://127.0.0.1:9308", ask.at).replace("127.0.0.1:9308", ask.at[7:])
+                out = await answered(here, CommandLine(capsys))
                 out = out.replace(ask.at[7:], "127.0.0.1:9308").replace(unique, "orders")
                 out = re.sub(r"\S+…\S+-(\d)", r"orders-\1", out)  # a long name is truncated
                 assert form(out) == form(answer), command
