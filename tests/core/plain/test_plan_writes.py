@@ -8,6 +8,7 @@ as ours.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from random import Random
 from typing import NamedTuple
 
@@ -280,7 +281,7 @@ def test_a_plan_has_room_for_as_many_rejected_records_as_can_be_recorded() -> No
     progress, lost = (Progress(partition, 10) for partition in PARTITIONS[:2])
     record = ClaimRecord(1, "range", "0x2a", plan=plan_of(10, 20_010, rejected="0"))
     committer.open(progress, CommittedPosition(Fence(OwnerNode("", 0), "", 0), record, 10, 0))
-    most = max(many for many in range(4000) if len(" ".join(str(2 * n) for n in range(many))) <= LONGEST)
+    most = sum(size <= LONGEST + 1 for size in accumulate(len(f"{2 * n} ") for n in range(4000)))
     committer.require_room({progress: scattered(most - 1), lost: scattered(4000)})
     with pytest.raises(ValueError, match=f"{most + 1} records, too many for one range"):
         committer.require_room({progress: scattered(most)})

@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.table.update import AddSnapshotUpdate
@@ -203,6 +202,8 @@ def test_a_commit_that_is_made_and_reported_as_refused(
     writer: Writer[IcebergTarget], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A repeated request finds what the first one has changed."""
+    from pyiceberg.catalog.sql import SqlCatalog  # with SQLAlchemy, which processes without this test need not load
+
     commit, left = SqlCatalog.commit_table, [True]
 
     def lost(catalog: SqlCatalog, table: Table, requirements: Any, updates: Any) -> Any:
