@@ -457,3 +457,18 @@ def test_a_partition_that_is_sought_is_not_taken_for_one_that_nobody_fetches() -
     steps.seek(part=2, partition=6, wait=4.0, which=4)
     steps.nothing_wrong()
     steps.teardown()
+
+
+def test_the_end_of_a_cut_off_that_is_over_already_disconnects_nobody() -> None:
+    with simulated_group(1) as group:
+        group.logs.grow("t", 1)
+        group.join("a", {"t": 1}, 0.0, in_batches=False)
+        group.world.pass_time(3.0)
+        for server in range(3):
+            group.cut_off(server, 2.0)
+            group.cut_off(server, 4.0)
+        group.world.pass_time(3.9)
+        assert "connection lost" in {each["event"] for each in group.events}
+        group.events.clear()
+        group.world.pass_time(1.0)
+        assert "connection lost" not in {each["event"] for each in group.events}

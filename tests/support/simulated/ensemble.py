@@ -226,9 +226,10 @@ class Server:
         return connection
 
     def set_cut_off(self, cut_off: bool) -> None:
-        """Alone it answers what it can; when the others are back, its clients have to reconnect."""
+        """Alone it answers what it can; when the others are back, its clients have to reconnect, once."""
+        is_back = self.cut_off and not cut_off
         self.cut_off = cut_off
-        if not cut_off:
+        if is_back:
             for connection in list(self.connections):
                 connection.close()
             self._catch_up(len(self.ensemble.log))
