@@ -94,7 +94,7 @@ def test_every_bug_of_a_room_can_be_parsed() -> None:
 
 
 def test_every_room_has_bugs() -> None:
-    assert [room for room in rooms() if not bugs_of(ROOT, room)] == []
+    assert [room for room in list(rooms())[:: extent(4, 1)] if not bugs_of(ROOT, room)] == []
 
 
 def test_no_module_of_the_member_is_forgotten() -> None:
