@@ -245,6 +245,7 @@ def test_a_partition_without_owner_is_reported_once_and_so_is_its_recovery() -> 
 def test_a_partition_assigned_to_another_member_has_no_owner_again() -> None:
     with simulated_group(1, looks=OFTEN, unowned_alarm="500ms") as group:
         group.logs.grow("t", PARTITIONS)
+        group.logs.stop()
         group.ensemble.make(f"/consumers/{GROUP}/claims/t/1", UNKNOWN_VERSION)
         group.join("b", {"t": 1}, 0.0, in_batches=False)
         group.world.pass_time(LONG_ENOUGH)
@@ -259,6 +260,7 @@ def test_a_partition_assigned_to_another_member_has_no_owner_again() -> None:
 def test_a_partition_without_owner_is_reported_by_its_member_and_by_the_first_one() -> None:
     with simulated_group(1, looks=OFTEN, unowned_alarm="1500ms") as group:
         group.logs.grow("t", 6)
+        group.logs.stop()
         record = f"/consumers/{GROUP}/claims/t/4"
         group.ensemble.make(record, UNKNOWN_VERSION)
         members = [group.join(name, {"t": 1}, 0.0, in_batches=False) for name in "abc"]
@@ -274,6 +276,7 @@ def test_a_partition_without_owner_is_reported_by_its_member_and_by_the_first_on
 def test_a_partition_that_another_member_owns_by_then_has_an_owner_again() -> None:
     with simulated_group(1, looks=OFTEN, unowned_alarm="1500ms") as group:
         group.logs.grow("t", PARTITIONS)
+        group.logs.stop()
         record = f"/consumers/{GROUP}/claims/t/2"
         group.ensemble.make(record, UNKNOWN_VERSION)
         _, last = (group.join(name, {"t": 1}, 0.0, in_batches=False) for name in "ac")
