@@ -153,6 +153,7 @@ async def test_a_call_that_times_out_ends_the_connection_and_all_calls() -> None
         await asyncio.sleep(0)  # it has been sent
         with pytest.raises(ConnectionLostError, match=r"no answer to ListOffsets within 0\.1 s"), anyio.fail_after(10):
             await connection.call(REQUEST, timeout=0.1)
+        assert (connection.timed_out, connection.ended_by_peer) == (True, False)
         with pytest.raises(ConnectionLostError, match=r"within 0\.1 s"):
             await other
         assert connection.closed
