@@ -20,7 +20,8 @@ from kzconsumer.display import plural
 from kzconsumer.errors import KzConsumerError
 from kzconsumer.group.assignment import GroupSnapshot
 from kzconsumer.group.group_overview import OverviewPartition
-from kzconsumer.lag.partition import RATED, FetchedTimes, Measured, PartitionFacts, Reason, Why, partition_lag
+from kzconsumer.lag.fetched_times import FetchedTimes
+from kzconsumer.lag.partition import RATED, Measured, PartitionFacts, Reason, Why, partition_lag
 from kzconsumer.lag.totals import Total, behind_text, total
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.member import Member, Unsuccessful
