@@ -12,16 +12,9 @@ from pyarrow import parquet
 from rich.console import Console, RenderableType
 
 from kzconsumer.settings.settings import Settings
-from kzconsumer_sandbox.demo.board import (
-    Board,
-    Counted,
-    MemberRow,
-    MemberState,
-    Reported,
-    count,
-    member_name,
-    partition_rows,
-)
+from kzconsumer_sandbox.demo.board import Board, MemberRow, MemberState, Reported, partition_rows
+from kzconsumer_sandbox.demo.demo_group import member_name
+from kzconsumer_sandbox.demo.file_count import Counted, count
 from kzconsumer_sandbox.demo.members import Allowance, configuration, value
 from kzconsumer_sandbox.demo.scenario import STALL
 from kzconsumer_sandbox.demo.screen import judge, notes, picture, since, summary, verdict_table

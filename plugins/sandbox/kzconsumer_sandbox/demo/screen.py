@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kzconsumer.clock import now
-from kzconsumer_sandbox.demo.board import Board, Counted, MemberRow, MemberState, PartitionRow
+from kzconsumer_sandbox.demo.board import Board, MemberRow, MemberState, PartitionRow
+from kzconsumer_sandbox.demo.file_count import Counted
 
 # The board as rich renderables, 80 columns wide: two bars, a table of partitions, a line for each member.
 
