@@ -18,7 +18,8 @@ from kzconsumer_spark.worker.query import RangeQuery, warm_up
 from kzconsumer_spark.worker.range_writers import FilesDestination
 from kzconsumer_spark.worker.spark_errors import Tracebacks
 from kzconsumer_spark.worker.worker_main import query_directory
-from kzconsumer_spark.worker_protocol.messages import Kafka, ToFiles
+from kzconsumer_spark.worker_protocol.kafka_settings import Kafka
+from kzconsumer_spark.worker_protocol.messages import ToFiles
 from tests.support.placed_records import PERMITTED, placed_frame
 from tests.support.range_data import range_data
 from tests.support.spark_session import into_parquet, spark_session

@@ -16,7 +16,8 @@ from kzconsumer.settings.settings import Settings
 from kzconsumer_spark.daemon.sink import CorruptBatches
 from kzconsumer_spark.executors.fetching import CorruptPartError, TaskPolicy, corrupt_in, fetched
 from kzconsumer_spark.executors.task_parts import BrokerAccess
-from kzconsumer_spark.worker_protocol.messages import BatchRange, Kafka
+from kzconsumer_spark.worker_protocol.kafka_settings import Kafka
+from kzconsumer_spark.worker_protocol.messages import BatchRange
 from tests.core.plain.test_range_reader import Led, with_damage
 from tests.support.log_broker import log_broker
 

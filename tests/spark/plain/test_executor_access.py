@@ -46,7 +46,8 @@ from kzconsumer_spark.executors.task_parts import (
     task_ranges,
 )
 from kzconsumer_spark.worker.query import RangeStream
-from kzconsumer_spark.worker_protocol.messages import BatchRange, Kafka
+from kzconsumer_spark.worker_protocol.kafka_settings import Kafka
+from kzconsumer_spark.worker_protocol.messages import BatchRange
 from tests.support.batch_ranges import batch_range
 from tests.support.range_data import range_data
 

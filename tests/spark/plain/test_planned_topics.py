@@ -13,7 +13,7 @@ from kzconsumer.model import Broker, RangeIdentity
 from kzconsumer.registry import paths
 from kzconsumer.settings.settings import Settings
 from kzconsumer_spark.executors.planned_topics import KafkaRegistry, TopicRecreatedError
-from kzconsumer_spark.worker_protocol.messages import Kafka
+from kzconsumer_spark.worker_protocol.kafka_settings import Kafka
 from tests.support.extent import seeds
 from tests.support.simulated.blocking import Program, blocking
 from tests.support.simulated.group import simulated_group

@@ -16,7 +16,8 @@ from kzconsumer.sinks.interface import SinkContext
 from kzconsumer_spark.daemon.requirements import require_pyspark
 from kzconsumer_spark.daemon.sink import SparkSink
 from kzconsumer_spark.daemon.worker_process import WorkerDied, WorkerProcess, java_environment, worker_environment
-from kzconsumer_spark.worker_protocol.messages import Kafka, StartWorker, ToFiles
+from kzconsumer_spark.worker_protocol.kafka_settings import Kafka
+from kzconsumer_spark.worker_protocol.messages import StartWorker, ToFiles
 from tests.support.batch_ranges import SETTINGS
 
 CONTEXT = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: 0.0, settings=SETTINGS)

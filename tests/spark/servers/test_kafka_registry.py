@@ -31,7 +31,8 @@ from kzconsumer_spark.executors.planned_topics import KafkaRegistry, TopicRecrea
 from kzconsumer_spark.executors.task_parts import BrokerAccess
 from kzconsumer_spark.ranges.batch import LeaseLost, SparkBatch, WorkerLease
 from kzconsumer_spark.worker.query import TopicsLease
-from kzconsumer_spark.worker_protocol.messages import BatchRange, Kafka
+from kzconsumer_spark.worker_protocol.kafka_settings import Kafka
+from kzconsumer_spark.worker_protocol.messages import BatchRange
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import session, until
 

@@ -10,7 +10,8 @@ from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_spark.executors.fetching import fetched
 from kzconsumer_spark.executors.planned_topics import KafkaRegistry
 from kzconsumer_spark.executors.task_parts import BrokerAccess, split
-from kzconsumer_spark.worker_protocol.messages import BatchRange, Kafka
+from kzconsumer_spark.worker_protocol.kafka_settings import Kafka
+from kzconsumer_spark.worker_protocol.messages import BatchRange
 from tests.core.servers.test_replay import Sink, Target, consume, planned, retained_from, tiled
 
 

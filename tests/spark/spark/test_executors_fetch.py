@@ -34,7 +34,8 @@ from kzconsumer_spark.ranges.batch import SparkBatch, WorkerLease
 from kzconsumer_spark.worker.query import RangeQuery, RangeStream, TopicsLease
 from kzconsumer_spark.worker.range_writers import FilesDestination
 from kzconsumer_spark.worker.spark_errors import Tracebacks
-from kzconsumer_spark.worker_protocol.messages import Done, Failed, Kafka, RunBatch, ToFiles
+from kzconsumer_spark.worker_protocol.kafka_settings import Kafka
+from kzconsumer_spark.worker_protocol.messages import Done, Failed, RunBatch, ToFiles
 from tests.support.batch_ranges import batch_range
 from tests.support.extent import only_nightly
 from tests.support.members import committed, daemon

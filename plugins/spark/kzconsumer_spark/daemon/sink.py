@@ -48,11 +48,11 @@ from kzconsumer_spark.daemon.marked_destination import (
 from kzconsumer_spark.daemon.requirements import make_scratch, require_conf
 from kzconsumer_spark.daemon.sink_options import WHERE, read_options, redirected
 from kzconsumer_spark.daemon.worker_process import WorkerDied, Workers, finite, worker_environment
+from kzconsumer_spark.worker_protocol.kafka_settings import Kafka
 from kzconsumer_spark.worker_protocol.messages import (
     BatchRange,
     Done,
     Failed,
-    Kafka,
     RangesRead,
     Recorded,
     RunBatch,

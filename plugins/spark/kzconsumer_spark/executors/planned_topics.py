@@ -26,7 +26,8 @@ from kzconsumer.model import Broker, RangeIdentity
 from kzconsumer.registry.cluster import short_session
 from kzconsumer.registry.cluster_topics import ClusterTopics
 from kzconsumer.zookeeper.watches import Watches
-from kzconsumer_spark.worker_protocol.messages import BatchRange, Kafka
+from kzconsumer_spark.worker_protocol.kafka_settings import Kafka
+from kzconsumer_spark.worker_protocol.messages import BatchRange
 
 _Planned: TypeAlias = list[tuple[str, int]]
 T = TypeVar("T")

@@ -24,7 +24,7 @@ from kzconsumer.registry.claim_record import Spans
 from kzconsumer.security.tokens import token_of
 from kzconsumer.settings.layers import read_secret, reason_of
 from kzconsumer.settings.sections import BrokersSettings, FetchSettings
-from kzconsumer_spark.worker_protocol.messages import Kafka
+from kzconsumer_spark.worker_protocol.kafka_settings import Kafka
 
 if TYPE_CHECKING:
     from kzconsumer_spark.executors.fetching import TaskPolicy

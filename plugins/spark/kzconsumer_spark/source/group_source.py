@@ -30,7 +30,7 @@ from kzconsumer_spark.ranges.batch import SCHEMA
 from kzconsumer_spark.source.query_member import DriverReaders
 from kzconsumer_spark.source.source_options import WHERE, SourceOptions, ranges_between, read_options, require_columns
 from kzconsumer_spark.source.stream_offset import StreamOffset
-from kzconsumer_spark.worker_protocol.messages import Kafka
+from kzconsumer_spark.worker_protocol.kafka_settings import Kafka
 
 if TYPE_CHECKING:
     from kzconsumer_spark.source.query_member import QueryMember

@@ -1,4 +1,6 @@
-"""What daemon and worker say to each other, and settings that both read. Read `messages`.
+"""What daemon and worker say to each other, and settings that both read. Read `messages`: structs only.
 
-`column_options`: how key and value become columns. `spark_settings`: those of the Spark session.
+`kafka_settings`: which of the member's settings the worker and its executors get, and which cannot go there.
+`column_options`: how key and value become columns. `spark_settings`: defaults of the Spark session, and what the user
+may not set.
 """
