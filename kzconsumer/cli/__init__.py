@@ -1,7 +1,8 @@
-"""The command line. Read `main` (`--help`, exit statuses), then `verbs`, which declares those of this distribution.
+"""The command line. Read `main` (which verb runs, `--help`, exit statuses), then `verbs`.
 
-`arguments`: how arguments are parsed and refused, what verbs share (`--config`, `--set`, progress), standard streams.
-`checks`: all faults of a configuration that need no server. The names below are for authors of commands.
+`verbs`: `kzconsumer run`, `check-config` and `kzconsumer plugins`. `checks`: all faults of a configuration that need no
+server. `arguments`: how arguments and their values are parsed and refused, what verbs share (`--config`, `--set`,
+progress), standard streams. The names below are for authors of commands.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Log lines: made, counted, suppressed as repeats, written. Read `logger` first.
+"""Log lines. Read `logger` first: how the code logs an event, and the facts that all lines of a member have.
 
-`repeats`: which lines are left out. `setup`: where lines go and how they look, without secrets; how many are errors.
+`setup`: the chain that each line passes: secrets hidden, repeats dropped, errors counted, written to the terminal, as
+JSON or to the journal. `repeats`: the rule only, which lines are the same.
 """

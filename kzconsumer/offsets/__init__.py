@@ -1,7 +1,8 @@
 """How far each partition is, and where that is stored. Read `progress`, then `committer`.
 
-- Commits, also of plans: `committer` to a `storage`; with the brokers by `coordinator`.
-  `kzconsumer.member` commits at intervals.
-- Where a claim begins, and what becomes of a plan that is found: `claim_start` by `start_rules`, which also
-  refuse a daemon whose sink needs another storage.
+- `progress`: what is processed, in whichever order it was done. `committer`: which of that is due to be stored, what is
+  known to be stored, also plans. `kzconsumer.member` calls it at intervals.
+- How it is stored, fenced: `storage`, in ZooKeeper or with the brokers; requests to those: `coordinator`.
+- Where a claim begins, and what becomes of a plan that is found: `claim_start` asks and carries out what `start_rules`
+  decide, which also refuse a daemon whose sink needs another storage.
 """

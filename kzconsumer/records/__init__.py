@@ -1,4 +1,5 @@
 """Fetched bytes become records; the decoder is in C (`native`: docs/internals/decoder.md). Read `forms` first.
 
-`decode` and `compression`: from bytes. `columns`: as Arrow. `checksums`: by which two reads are compared.
+`forms`: as what records travel, and messages are taken out. `decode`: from bytes, up to what is corrupt; `compression`:
+bodies, within bounded memory. `columns`: as Arrow. `checksums`: by which two reads are compared.
 """

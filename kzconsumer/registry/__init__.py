@@ -1,6 +1,7 @@
 """Kafka's and the group's nodes in ZooKeeper: formats, readers, writers. Read `nodes`, then `claim_transactions`.
 
-- Formats: `paths`, `nodes` (Kafka's), `claim_record` (also which owner blocks a claim), `group_records`.
+- Formats only: `paths`, `nodes` (of brokers and topics, stored offsets; which listener of a broker), `claim_record`
+  (also which owner blocks a claim), `group_records` (registrations of members, the run, ids of topics).
 - Claims and releases, each a transaction; the stored offset that is found: `claim_transactions`.
 - Topics, brokers and their listeners: `node_topics` and `broker_topics` (Metadata, and which topic an id means), of
   which `cluster_topics` chooses; `cluster` opens the session and finds brokers.

@@ -2,8 +2,8 @@
 
 - `sections`: the keys, their defaults and bounds. Which value counts: `layers` (defaults, files, environment, flags;
   also secrets in files). As one struct, and as it is shown: `settings`.
-- How a table is read, and what is said of a fault: `table_reader`. Values that need more than a type and bounds
-  (addresses, topics, times): `value_readers`. `bounded_match`: expressions that others write.
+- How a table is read, durations and sizes too, and what is said of a fault: `table_reader`. Values that need more than
+  a type and bounds (addresses, topics, times): `value_readers`. `bounded_match`: expressions that others write.
 """
 
 from kzconsumer.display import redacted, redacted_text

@@ -1,9 +1,10 @@
 """Sinks and what runs them. Read `interface` (for authors), then `runner`, which also says what a stop does to a batch.
 
-- What a sink can do: `capabilities`; what it means if it raises: `sink_failures`. The core's own: `builtin`.
-- A batch: `batch_builder` cuts it at the limits of `[batch]` (records, bytes, time), `range_plans` stores what is about
-  to be written, and asks the destination; `batch_writer` writes it, alone or range by range, into `quarantine` what
-  cannot be; `sink_rejections`: single records.
+- What a sink can do: `capabilities`; how an error that it raises is named: `sink_failures`. The core's own: `builtin`.
+- A batch: `batch_builder` cuts it at the limits of `[batch]` (records, bytes, time); `range_plans` stores what is about
+  to be written, and asks the destination. `batch_writer` writes it, and decides what follows a failure: without the
+  records that are refused, range by range, or into `quarantine`, which only keeps files.
+- `sink_rejections`: single records, named by the sink or searched for (skipped or dead letters: `kzconsumer.rejected`).
 """
 
 from __future__ import annotations

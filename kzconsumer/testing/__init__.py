@@ -1,7 +1,7 @@
-"""Contracts of assignors and sinks, as test classes. Read `sink_contract` first.
+"""Contracts of assignors and sinks, as test classes. Read `sink_contract` (the tests of a sink) first.
 
-`sink_group`: its members and logs, and what it checks after each write; `sink_member`: processes that are killed.
-`assignor_contract`; `assignment_worker` runs an assignor in another process.
+`sink_group`: its members and logs, and what it checks after each write; `sink_member`: processes, and how they are
+killed. `assignor_contract`; `assignment_worker` runs an assignor in another process.
 """
 
 from __future__ import annotations

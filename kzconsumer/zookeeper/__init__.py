@@ -1,7 +1,9 @@
 """A ZooKeeper client that knows nothing of Kafka: one object is one session. Read `session`, then `session_life`.
 
-- Over connections: `session_life` (which also repeats requests), `server_choice` (which also ends a former session),
-  `heartbeat_and_lease`, `link`, `credentials`.
-- What a request is: `operations`, `wire`. Watches: `watch_table` has those of a session, and wakes who waits;
-  `watches` reads nodes again only after an event.
+- `session`: what callers may ask, and whether they may still act (the lease). `session_life`: from connection to
+  connection; which requests are repeated. `heartbeat_and_lease`: when probes are due, and until when the lease holds.
+- `server_choice`: which server, after which pause (it also ends a former session). `link`: one connection;
+  `credentials`: how it is secured.
+- What a request is: `operations` (paths, errors and what follows each, connect strings), `wire` (bytes). Watches:
+  `watch_table` has those of a session, and wakes who waits; `watches` reads nodes again only after an event.
 """

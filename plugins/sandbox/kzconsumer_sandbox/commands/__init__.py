@@ -1,1 +1,3 @@
-"""The verbs `kzconsumer sandbox` and `kzconsumer demo`. Read `sandbox_command`, then `sandbox_actions`."""
+"""The verbs `kzconsumer sandbox` and `kzconsumer demo`. Read `sandbox_command` (options), then `sandbox_actions` (what
+each action does).
+"""

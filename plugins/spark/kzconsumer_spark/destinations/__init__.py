@@ -1,6 +1,9 @@
 """Tables, and functions, that take each range once. Read `delta_table`, then `delta_log`.
 
-For each table: `delta_table`, `iceberg_table`, `jdbc_table` say what a commit is; `delta_log`, `iceberg_log` (with
-`iceberg_hive`), `jdbc_database` speak with the store; `delta_columns`, `iceberg_columns` compare columns. What a table
-says of ranges: `table_history`. `jdbc_writer` inserts; `function_batch` is for functions.
+- What a commit is, which ranges a table has, and whose it is: `delta_table`, `iceberg_table`, `jdbc_table` (which also
+  finds table and owner in PostgreSQL).
+- Calls of the store, without deciding what is committed: `delta_log`, `iceberg_log` (with `iceberg_hive`),
+  `jdbc_database` (connections, errors, staging tables).
+- `delta_columns`, `iceberg_columns` compare columns. What a table's history says of ranges: `table_history`.
+- `jdbc_writer` has Spark insert; `function_batch`: what a function is called with, and its steps.
 """

@@ -1,4 +1,5 @@
-"""Ranges inside Spark: which row belongs to which. Read `batch`, which also has the worker's lease.
+"""Ranges inside Spark: which row belongs to which.
 
-`staged_files`: written and put in place. `unstorable_rows`: those that a destination cannot hold.
+Read `batch`: the frame and its ranges, rows that were lost, the worker's lease. `staged_files`: each range as files,
+known by their footers or directories. `unstorable_rows`: those that a destination cannot hold.
 """

@@ -1,1 +1,4 @@
-"""Brokers and topics of a cluster, and requests to its controller. Read `description`, then `cluster_reader`."""
+"""Brokers and topics of a cluster, and requests to its controller. Read `description`: what is shown.
+
+`cluster_reader` reads, submits and waits; `requests`: formats, and why one is refused, without IO.
+"""

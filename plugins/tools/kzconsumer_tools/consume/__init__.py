@@ -1,4 +1,5 @@
-"""Printing records, as a member of a group or without one. Read `printing`.
+"""Printing records, as a member of a group or without one.
 
-`record_text`: columns as text, and filters. `format_and_places`: what `-f` means, and where reading begins and ends.
+Read `printing`: the loop, and what ends it (a count, an end, a signal). `record_text`: columns as text, and filters.
+`format_and_places`: what `-f` means, and where reading begins and ends.
 """

@@ -1,5 +1,6 @@
-"""All groups of a cluster, for Prometheus and for clients of Burrow. Read `exporter`, then `seen_groups`.
+"""All groups of a cluster, for Prometheus and for clients of Burrow.
 
-`kafka_groups`: those with Kafka's newer consumer. `exporter_server` serves the figures, `burrow` has its documents;
-`group_feed`: a group as `kzconsumer top` shows it.
+Read `exporter` (reads at intervals, session after session), then `seen_groups`: what is reported of each group, and
+what is remembered from reading to reading. `kafka_groups`: those with Kafka's newer consumer. `exporter_server` serves
+the figures, `burrow` has its documents; `group_feed`: a group as `kzconsumer top` shows it.
 """

@@ -1,5 +1,6 @@
-"""Stored offsets and what changes them. Read `stored_offsets`, then `offset_changes`.
+"""Stored offsets and what changes them. Read `stored_offsets`: which of two storages counts, whose log it is.
 
-`prepare` reads a group and computes its changes; `offset_changes` are pure. `move`: from ZooKeeper to the brokers and
-back. `offset_files`: formats of files. `all_groups`: the list of all groups of a cluster, with lag and last commit.
+- `offset_changes`: each change and its preview (what is skipped or published twice), without IO. `prepare` reads what
+  it needs, and applies it. `move`: from ZooKeeper to the brokers and back.
+- `offset_files`: formats of files. `all_groups` only reads the groups of a cluster (shown by `tables.group_tables`).
 """
