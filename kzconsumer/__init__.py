@@ -12,7 +12,7 @@
 Each room says in its `__init__` what it is. The modules beside them:
 
 - One member: `consumer` (the API), `sessions` (its ZooKeeper sessions, one after another, and what outlives them),
-  `member` (what lives as long as one of them; commits at intervals).
+  `member` (what lives as long as one of them; commits at intervals and at the end).
 - Bounded runs: `runs` (the group's: where it ends, and whether it is over), `end_offsets` (where this member ends).
   Rejected records: `rejected` (skipped, or dead letters, where these go, how it is logged), `dead_letter_format`.
 - For all: `model`, `errors`, `clock`, `counters` (of which metrics are made), `plugins` (found and loaded by name),

@@ -1,4 +1,4 @@
-"""The command line. Read `main` (which verb runs, `--help`, exit statuses), then `verbs`.
+"""The command line. Read `main` (which verb runs, `--help`, exit statuses, the limit of open files), then `verbs`.
 
 `verbs`: `kzconsumer run`, `check-config` and `kzconsumer plugins`. `checks`: all faults of a configuration that need no
 server. `arguments`: how arguments and their values are parsed and refused, what verbs share (`--config`, `--set`,

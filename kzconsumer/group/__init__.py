@@ -1,8 +1,8 @@
 """Who owns what: one loop claims, moves and releases. Read `rebalancer`, then `claim_and_release`.
 
 - When a rebalance begins, and what it waits for: `rebalancer`; how each claim begins and ends: `claim_and_release`.
-- This member's registration, and the group as read: `membership`; what it keeps, moves, releases and claims, without
-  IO: `assignment`.
+- This member's registration, for which it may have to wait, and the group as read: `membership`; what it keeps, moves,
+  releases and claims, without IO: `assignment`.
 - What is owned, and from where its partitions are fetched, at first, after a replay or a seek: `owned_partitions`. What
   the application learns of it, within a deadline: `rebalance_listener`.
 - Between rebalances `reconciler` looks for what differs, repairs and reports it, also streams without a partition.

@@ -4,5 +4,5 @@
   (also which owner blocks a claim), `group_records` (registrations of members, the run, ids of topics).
 - Claims and releases, each a transaction; the stored offset that is found: `claim_transactions`.
 - Topics, brokers and their listeners: `node_topics` and `broker_topics` (Metadata, and which topic an id means), of
-  which `cluster_topics` chooses; `cluster` opens the session and finds brokers.
+  which `cluster_topics` chooses; `cluster` opens the session, tells which cluster it is, and finds brokers.
 """

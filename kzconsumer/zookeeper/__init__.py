@@ -4,6 +4,7 @@
   connection; which requests are repeated. `heartbeat_and_lease`: when probes are due, and until when the lease holds.
 - `server_choice`: which server, after which pause (it also ends a former session). `link`: one connection;
   `credentials`: how it is secured.
-- What a request is: `operations` (paths, errors and what follows each, connect strings), `wire` (bytes). Watches:
-  `watch_table` has those of a session, and wakes who waits; `watches` reads nodes again only after an event.
+- What a request is: `operations` (paths, connect strings, errors and what follows each, what fits into one
+  transaction), `wire` (bytes). Watches: `watch_table` has those of a session, and wakes who waits; `watches` reads
+  nodes again only after an event.
 """
