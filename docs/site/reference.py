@@ -167,7 +167,7 @@ RESULTS = {
     "groups describe": "groups.group_description:GroupDescription",
     "groups doctor": "groups.advice:Examined",
     "groups plan": "groups.group_description:AssignmentPreview",
-    "groups move": "offsets.stored_offsets:MovedGroup",
+    "groups move": "offsets.move_rules:MovedGroup",
     "groups clean, delete, restore": "groups.diagnosis:RepairResult",
     "offsets show": "offsets.stored_offsets:GroupOffsets",
     "offsets reset, import, clone": "offsets.offset_changes:ChangedOffsets",

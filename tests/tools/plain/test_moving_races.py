@@ -13,8 +13,8 @@ from kzconsumer.offsets.start_rules import Storage, WithBrokers
 from kzconsumer.registry.paths import GroupPaths, topic
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_tools.offsets.move import MoveRequest, apply_move, prepare_move
+from kzconsumer_tools.offsets.move_rules import Side
 from kzconsumer_tools.offsets.prepare import read_view
-from kzconsumer_tools.offsets.stored_offsets import Side
 from kzconsumer_tools.tables.offset_tables import compared_table, move_table
 from tests.support.cluster_in_memory import Cluster
 from tests.support.simulated.clients import Clients

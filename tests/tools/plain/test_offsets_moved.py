@@ -13,8 +13,8 @@ from kzconsumer.zookeeper.operations import Node, Stat
 from kzconsumer_tools.groups.group_lag import LogRange
 from kzconsumer_tools.groups.group_nodes import GroupNodes, KnownTopic, facts
 from kzconsumer_tools.node_changes import SavedNode
+from kzconsumer_tools.offsets.move_rules import Block, Side, block, in_use, known_blocks, moved, to_resolve
 from kzconsumer_tools.offsets.offset_files import read_offsets, write_offsets
-from kzconsumer_tools.offsets.stored_offsets import Block, Side, block, in_use, known_blocks, moved, to_resolve
 
 HERE = TopicPartition("t", 0)
 PLAN = Plan(

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from kzconsumer.assignors import Assignor
     from kzconsumer_tools.groups.group_lag import GroupSummary
     from kzconsumer_tools.offsets.move import MoveRequest
-    from kzconsumer_tools.offsets.stored_offsets import MovedGroup
+    from kzconsumer_tools.offsets.move_rules import MovedGroup
 
 
 # `kzconsumer groups plan`: who would own which partitions if members joined.

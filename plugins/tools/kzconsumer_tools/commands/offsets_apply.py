@@ -16,6 +16,7 @@ from kzconsumer_tools.commands.output_and_options import write_undo
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
 from kzconsumer_tools.groups.group_nodes import members_present, require_no_members
 from kzconsumer_tools.groups.group_reader import require_group
+from kzconsumer_tools.offsets.move_rules import MovedPartition
 from kzconsumer_tools.offsets.offset_changes import (
     ChangedGroup,
     ChangedOffsets,
@@ -35,7 +36,6 @@ from kzconsumer_tools.offsets.prepare import (
     prepare_reset,
     require_counting,
 )
-from kzconsumer_tools.offsets.stored_offsets import MovedPartition
 
 Prepared = Sequence[OffsetChanges | CoordinatorChanges]
 """The changes of each group."""

@@ -15,19 +15,10 @@ from kzconsumer.offsets.start_rules import Storage, WithBrokers
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
 from kzconsumer_tools.groups.group_lag import LogRange
 from kzconsumer_tools.groups.group_nodes import GroupNodes
+from kzconsumer_tools.offsets.move_rules import Block, MovedGroup, Side, block, in_use, known_blocks, moved, to_resolve
 from kzconsumer_tools.offsets.offset_changes import CoordinatorChange, to_offset
 from kzconsumer_tools.offsets.prepare import CoordinatorChanges, OffsetChanges, Scope, nodes_at, read_view, within
-from kzconsumer_tools.offsets.stored_offsets import (
-    Block,
-    MovedGroup,
-    Side,
-    block,
-    effective_offsets,
-    in_use,
-    known_blocks,
-    moved,
-    to_resolve,
-)
+from kzconsumer_tools.offsets.stored_offsets import effective_offsets
 
 _PLACES: Mapping[Storage, str] = {"zookeeper": "ZooKeeper", "kafka": "the brokers", "both": "ZooKeeper or the brokers"}
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kzconsumer.display import count, moment, plural, some
+from kzconsumer_tools.offsets.move_rules import Block, MovedGroup, MovedPartition
 from kzconsumer_tools.offsets.offset_changes import ChangedGroup, ChangedOffsets, DescribedChange
-from kzconsumer_tools.offsets.stored_offsets import Block, GroupOffsets, MovedGroup, MovedPartition
+from kzconsumer_tools.offsets.stored_offsets import GroupOffsets
 from kzconsumer_tools.proof import PartitionProof, Proof, ProofFinding
 from kzconsumer_tools.tables.text import capital, clip, columns, dash, next_step_line, sentence
 
