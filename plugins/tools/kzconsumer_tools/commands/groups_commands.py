@@ -158,7 +158,7 @@ def _with_streams(usual: Registration, streams: int | None) -> Registration:
 
 # `kzconsumer groups move`: the offsets of a group in ZooKeeper for a Kafka consumer group, or back.
 #
-# JSON has the fields of `offsets.stored_offsets.MovedGroup`.
+# JSON has the fields of `offsets.move_rules.MovedGroup`.
 
 
 def add_move(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
