@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # What the demo needs is less: it has an environment of its own, unless the one for everything is there.
 DEMO := $(if $(wildcard $(READY)),$(VENV),.demo)
-JOBS ?= 5
+JOBS ?= 4
 # The extra kerberos has no wheels: it is built where gcc and libkrb5-dev are, without optimization in half the time.
 KERBEROS := $(if $(and $(shell command -v cc),$(shell command -v krb5-config)),gssapi==1.12.0)
 MINUTES ?= 60

@@ -138,6 +138,7 @@ CHAINS = {
     ),
     # They wait most of their time, and would begin last.
     "tools": (
+        "tests/core/spark/test_tutorial.py",
         "tests/tools/servers/test_alerts_of_servers.py",
         "tests/tools/spark/test_sink_verify.py",
     ),

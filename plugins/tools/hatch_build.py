@@ -56,7 +56,7 @@ class SharedData(BuildHookInterface[Any]):
         repository = Path(self.root).parents[1]
         projects = sorted(repository.glob("plugins/*/pyproject.toml"))
         sys.path[:0] = [str(repository), *(str(project.parent) for project in projects)]
-        from kzconsumer_tools.commands import completion_and_manual
+        from kzconsumer_tools.commands import completion, manual
 
         entries = {
             name: value
@@ -64,5 +64,5 @@ class SharedData(BuildHookInterface[Any]):
             for name, value in tomllib.loads(project.read_text())["project"]["entry-points"].get(GROUP, {}).items()
         }
         commands = [EntryPoint(name, value, GROUP).load() for name, value in sorted(entries.items())]
-        scripts = {place: completion_and_manual.script(shell, commands) for shell, place in COMPLETION.items()}
-        return {MANUAL: completion_and_manual.page(commands), **scripts}
+        scripts = {place: completion.script(shell, commands) for shell, place in COMPLETION.items()}
+        return {MANUAL: manual.page(commands), **scripts}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.dataset as ds
@@ -18,16 +19,18 @@ from tests.support.extent import only_nightly
 from tests.support.members import committed, daemon
 from tests.support.postgres import Postgres
 from tests.support.producing import Sent, produce
-from tests.support.servers import Servers
 
 pytestmark = [pytest.mark.timeout(600), only_nightly]
 LIMIT = 300.0
 
 
 @pytest.mark.parametrize("version", ["0.8.2.2", "3.9.1"])
-async def test_everything_else_is_written_once(servers: Servers, unique: str, tmp_path: Path, version: str) -> None:
+async def test_everything_else_is_written_once(
+    cluster_of: Callable[[str], Cluster], unique: str, tmp_path: Path, version: str
+) -> None:
     """The records are no JSON, so they are quarantined, each with its bytes."""
-    cluster, bad = await damaged(servers, version, unique)
+    cluster = cluster_of(version)
+    bad = await damaged(cluster, version, unique)
     lost = {0: (15, 16), 1: (25, 26)} if version.startswith("0.8") else {0: (10, 20), 1: (20, 30)}
     kept, out = tmp_path / "kept", tmp_path / "out"
     tables = f"""[fetch]

@@ -14,7 +14,7 @@ import pytest
 
 from kzconsumer.cli.arguments import Parser
 from kzconsumer.cli.main import main, whole_parser
-from kzconsumer_tools.commands.completion_and_manual import SHELLS
+from kzconsumer_tools.commands.completion import SHELLS
 from tests.support.programs import FISH, GROFF, ZSH, Program, need
 
 Words = tuple[str, ...]
@@ -138,8 +138,8 @@ WITHOUT_DECODER = """
 import sys
 sys.modules["kzconsumer.records._native"] = None
 from importlib.metadata import entry_points
-from kzconsumer_tools.commands import completion_and_manual
-print(completion_and_manual.page([each.load() for each in entry_points(group="kzconsumer.commands")]))
+from kzconsumer_tools.commands import manual
+print(manual.page([each.load() for each in entry_points(group="kzconsumer.commands")]))
 print(sorted({"aiohttp", "confluent_kafka", "pyarrow", "rich"} & sys.modules.keys()))
 """
 

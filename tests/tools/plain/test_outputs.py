@@ -13,7 +13,7 @@ import pytest
 
 from kzconsumer.cli.arguments import inner_parsers
 from kzconsumer.cli.main import whole_parser
-from kzconsumer_tools.commands.completion_and_manual import SHELLS
+from kzconsumer_tools.commands.completion import SHELLS
 from tests.support.extent import extent
 from tests.support.odd_outputs import Kind, run_all
 

@@ -13,7 +13,7 @@ import pytest
 from kzconsumer.cli.main import main
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
-from kzconsumer_tools.commands import completion_and_manual
+from kzconsumer_tools.commands import completion
 from tests.support.extent import NIGHTLY
 from tests.support.programs import FISH, ZSH, need
 from tests.support.zookeeper_sessions import session
@@ -53,9 +53,9 @@ def offered(shell: str, script: str, line: str) -> list[str]:
     return [each.split("\t")[0] for each in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("shell", completion_and_manual.SHELLS)
+@pytest.mark.parametrize("shell", completion.SHELLS)
 async def test_names_are_completed(named: Cluster, unique: str, shell: str) -> None:
-    script, here = completion_and_manual.script(shell), f"--zookeeper {named.connect}"
+    script, here = completion.script(shell), f"--zookeeper {named.connect}"
     begun = unique[:6]
     assert unique in offered(shell, script, f"kzconsumer lag {here} {begun}")
     assert not Path("executed").exists()
@@ -71,5 +71,5 @@ async def test_names_are_completed(named: Cluster, unique: str, shell: str) -> N
 def test_a_cluster_that_is_down_is_waited_for_a_second_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
     before = time.monotonic()
     assert main(["completion", "groups", "kzconsumer lag --zookeeper 127.0.0.1:1 "]) == 0
-    assert time.monotonic() - before < completion_and_manual.LIMIT + 1
+    assert time.monotonic() - before < completion.LIMIT + 1
     assert capfd.readouterr() == ("", "")

@@ -4,5 +4,5 @@ Read `output_and_options`: results as table, JSON or CSV, undo files, options th
 
 - `<family>_commands`: options of a family and what they mean; `top_and_exporter` has two, and the keys of a terminal.
   `groups_repair`: problems of a group, and what removes nodes. `offsets_apply`: changes of offsets, with `--execute`.
-- `cluster_option`: which cluster and group a verb is about. `completion_and_manual` is made of all parsers.
+- `cluster_option`: which cluster and group a verb is about. `completion` and `manual` are made of all parsers.
 """
