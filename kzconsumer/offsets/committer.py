@@ -66,7 +66,7 @@ class Committer:
         self._counters = counters if counters is not None else CommitCounters()
         self._positions: dict[Progress, _Position] = {}
         self.one_at_a_time = anyio.Lock()
-        """Held by whoever writes."""
+        """A write holds it until its outcome is known, so that the next one has the versions that it left."""
         self._stored_again = now()
         self.lost_work_at = -math.inf
         """When a claim was lost last of which more was handed out than is stored (`kzconsumer.clock`)."""

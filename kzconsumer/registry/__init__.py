@@ -3,6 +3,7 @@
 - Formats only: `paths`, `nodes` (of brokers and topics, stored offsets; which listener of a broker), `claim_record`
   (also which owner blocks a claim), `group_records` (registrations of members, the run, ids of topics).
 - Claims and releases, each a transaction; the stored offset that is found: `claim_transactions`.
-- Topics, brokers and their listeners: `node_topics` and `broker_topics` (Metadata, and which topic an id means), of
-  which `cluster_topics` chooses; `cluster` opens the session, tells which cluster it is, and finds brokers.
+- Topics, brokers and their listeners: `node_topics` reads nodes, `broker_topics` asks brokers (Metadata, and which
+  topic an id means), and `cluster_topics` chooses one of them. `cluster` opens the session, tells which cluster it is,
+  and finds brokers.
 """

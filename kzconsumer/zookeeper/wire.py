@@ -128,7 +128,8 @@ def result(request: WireRequest[R], answer: Reply) -> R:
 
 
 # A commit of a thousand partitions has three thousand operations. aiozk's codec takes 20 us for each, and as long for
-# its result: no record would be handed out for a tenth of a second. So what is many in a transaction is packed here.
+# its result: no record would be handed out for a tenth of a second. So what is many in a transaction is packed here,
+# and every stat of a node is unpacked here.
 _PART = struct.Struct("!i?i")
 """Before each operation and each result: its opcode, whether the transaction ends here, an error code."""
 _STAT = struct.Struct("!qqqqiiiqiiq")
@@ -180,20 +181,7 @@ def _error(code: int, path: str) -> ZooKeeperError | ConnectionLostError:
     return ZooKeeperError(path, described(code))
 
 
-def stat_of(stat: Any) -> Stat:
-    return Stat(
-        czxid=stat.created_zxid,
-        mzxid=stat.last_modified_zxid,
-        version=stat.version,
-        cversion=stat.child_version,
-        ephemeral_owner=stat.ephemeral_owner,
-        num_children=stat.num_children,
-        ctime=stat.created,
-        mtime=stat.modified,
-    )
-
-
-def _stat_at(body: bytes, offset: int) -> Stat:
+def _stat_at(body: bytes, offset: int = 0) -> Stat:
     czxid, mzxid, ctime, mtime, version, cversion, _, owner, _, children, _ = _STAT.unpack_from(body, offset)
     return Stat(czxid, mzxid, version, cversion, owner, children, ctime, mtime)
 
@@ -252,8 +240,11 @@ def handshake(session_id: int, password: bytes, timeout: float, last_zxid: int) 
 
 def get(path: str, full: str, *, watch: bool = False) -> WireRequest[Node]:
     def decode(body: bytes) -> Node:
-        answer = protocol.GetDataResponse.deserialize(body)
-        return Node(answer.data or b"", stat_of(answer.stat))
+        (size,) = _CODE.unpack_from(body)
+        if size < -1:
+            raise ProtocolError(f"content of {size} bytes")
+        end = _CODE.size + max(size, 0)  # -1 is null
+        return Node(body[_CODE.size : end], _stat_at(body, end))
 
     return _request(path, protocol.GetDataRequest(path=full, watch=watch), decode)
 
@@ -261,7 +252,7 @@ def get(path: str, full: str, *, watch: bool = False) -> WireRequest[Node]:
 def exists(path: str, full: str, *, watch: bool = False) -> WireRequest[Stat]:
     """The reply is NoNodeError if there is none."""
     request = protocol.ExistsRequest(path=full, watch=watch)
-    return _request(path, request, lambda body: stat_of(protocol.ExistsResponse.deserialize(body).stat))
+    return _request(path, request, _stat_at)
 
 
 def children(path: str, full: str, *, watch: bool = False) -> WireRequest[list[str]]:
@@ -280,7 +271,7 @@ def create(path: str, full: str, data: bytes, *, ephemeral: bool, acl: Acl = "op
 
 def set_data(path: str, full: str, data: bytes, version: int) -> WireRequest[Stat]:
     request = protocol.SetDataRequest(path=full, data=data, version=version)
-    return _request(path, request, lambda body: stat_of(protocol.SetDataResponse.deserialize(body).stat))
+    return _request(path, request, _stat_at)
 
 
 def delete(path: str, full: str, version: int) -> WireRequest[None]:

@@ -284,7 +284,8 @@ class Daemons:
         assert [TopicPartition(each.topic, each.partition) for each in seen.partitions] == there
         for each, partition in zip(seen.partitions, there, strict=True):
             owner = self.group.ensemble.tree.nodes.get(self.group.paths.owner(partition))
-            if partition not in self.group.logs.logs:  # it has not been told that the topic has fewer partitions
+            # The member may not know yet that the topic has fewer partitions.
+            if partition not in self.group.logs.logs:
                 assert (each.owner, each.end) == (None, None)
                 continue
             end, stored = self.group.logs.end(partition), self.stored(partition)
