@@ -105,7 +105,11 @@ class FetchState(msgspec.Struct, eq=False):
 
     @property
     def high_watermark_at(self) -> float | None:
-        """Up to when it is known to be the high watermark."""
+        """Up to when it is known to be the high watermark. None if it is a replica's, which may be behind the leader's:
+        a replica says how far its own log can be read, also while it copies nothing.
+        """
+        if self.preferred == self.broker:
+            return None
         if self.answers is None or self.seen_at is None:
             return self.seen_at
         return max(self.seen_at, self.answers.at)

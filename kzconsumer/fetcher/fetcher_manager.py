@@ -244,7 +244,7 @@ class FetcherManager:
                 moved = []
                 for state in fetcher.late(now()):
                     leader = leaders.get(state.topic_partition)
-                    if isinstance(leader, Broker) and leader.id != fetcher.broker.id:
+                    if isinstance(leader, Broker) and leader != fetcher.broker:  # another one, or at another address
                         moved.append(state)
                 if moved:
                     log.info("broker does not answer, others lead", broker=fetcher.broker.id, partitions=len(moved))

@@ -352,7 +352,7 @@ class RangeReader:
             leaders = await self.leaders.of(partitions)
         except KzConsumerError:
             return False
-        return any(isinstance(found, Broker) and found.id != leader.id for found in leaders.values())
+        return any(isinstance(found, Broker) and found != leader for found in leaders.values())
 
     async def _ask(self, leader: Broker, question: Question) -> tuple[FetchResponse, Mapping[TopicPartition, EpochEnd]]:
         """The records, and where the epochs end that the partitions were known in. Raises _TooSlow."""

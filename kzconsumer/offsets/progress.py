@@ -54,7 +54,8 @@ class Position(msgspec.Struct, frozen=True):
     failed: bool = False
     """Its stream has raised an error, and it is no longer fetched."""
     high_watermark_at: float | None = None
-    """When a broker returned `high_watermark`, by `kzconsumer.clock`: while none answers, it says less and less."""
+    """When the leader returned `high_watermark`, by `kzconsumer.clock`: while none answers, it says less and less.
+    None if a replica returned it, which may be behind its leader."""
 
     @property
     def left(self) -> int | None:

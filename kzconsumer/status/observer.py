@@ -313,7 +313,9 @@ class Observer:
             await anyio.sleep(INTERVAL)
 
     async def _ask_bounds(self, sessions: Sessions) -> None:
-        """For partitions whose end no fetch has returned lately: paused, with a full queue, without a leader."""
+        """For partitions whose end no fetch has returned lately: paused, with a full queue, without a leader; and for
+        those that are fetched from a replica, which may have less than their leader.
+        """
         began = now()
         # The high watermark comes with fetches. Of a partition that is paused, or whose queue is full, nothing is
         # fetched; so its log's end is asked for here, or the lag of a stuck partition would stand still, too, and look

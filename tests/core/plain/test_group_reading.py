@@ -109,15 +109,19 @@ def test_ranges_are_read_over_a_line_that_is_too_slow_for_a_large_answer() -> No
         assert found == {each.topic_partition: list(range(each.until)) for each in ranges}
 
 
-@pytest.mark.parametrize("what", ["where logs end", "records"])
-def test_what_a_hung_broker_does_not_answer_is_asked_of_those_that_lead_by_then(what: str) -> None:
-    """Long before `request_timeout` is over, in which a read would fail."""
+@pytest.mark.parametrize(
+    ("what", "moves"), [("where logs end", "leader"), ("records", "leader"), ("records", "address")]
+)
+def test_what_a_hung_broker_does_not_answer_is_asked_of_those_that_lead_by_then(what: str, moves: str) -> None:
+    """Long before `request_timeout` is over, in which a read would fail. Another machine may have the broker's id."""
     with simulated_group(1, Scene(brokers=2)) as group:
         grown(group)
         ends = {each: group.logs.end(each) for each in P}
         group.broker_faults.silence(0, 300.0)
+        if moves == "address":
+            group.world.after(3.0, partial(group.replace_broker, 0))
         for partition in P:
-            if group.logs.leaders[partition] == 0:
+            if group.logs.leaders[partition] == 0 and moves == "leader":
                 group.world.after(3.0, partial(group.broker_faults.move_leader, partition, 0.0))
 
         began = group.world.now

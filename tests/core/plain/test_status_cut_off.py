@@ -12,6 +12,7 @@ import pytest
 
 from kzconsumer.lag.partition import FRESH
 from kzconsumer.model import TopicPartition
+from kzconsumer.status.partition_health import INTERVAL
 from kzconsumer.status.report import degraded
 from tests.support.members import sessions_of
 from tests.support.simulated.group import SimulatedGroup
@@ -110,6 +111,22 @@ def test_a_topic_that_may_be_described_and_not_read_is_logged() -> None:
             broker.unreadable.clear()
         *_, report = at.reports(60)
         assert (degraded(report), [each.progress.lag for each in report.partitions]) == ([], [0, 0])
+
+
+def test_a_replica_that_is_behind_does_not_say_how_far_the_member_is_behind() -> None:
+    """It copies nothing any more, and the member has read all that it has."""
+
+    def follow(group: SimulatedGroup, member: Member) -> None:
+        group.brokers[0].preferred[FIRST] = 1
+        group.brokers[1].follows[FIRST] = group.logs.end(FIRST)
+
+    with observed(brokers=2, rack="here", before=follow, settled=5.0) as at:
+        assert [each.leader for each in at.observer.report().partitions] == [1, 1], "otherwise this shows nothing"
+        at.group.logs.grow_log(FIRST, 500)
+        at.group.world.pass_time(INTERVAL + 1)
+        for report in at.reports(10):
+            first = report.partitions[0]
+            assert (first.progress.lag, first.progress.behind, first.hindrance) == (500, True, "no records received")
 
 
 def test_it_is_known_again_when_the_brokers_are_back() -> None:

@@ -53,7 +53,7 @@ class SimulatedBroker:
         self.preferred: dict[TopicPartition, int] = {}
         """Replicas that clients are sent to if they say where they are."""
         self.follows: dict[TopicPartition, int] = {}
-        """Partitions of others that it serves, up to an offset."""
+        """Partitions of others that it serves, up to an offset, which is the end of the log that it reports."""
         self.remote: dict[TopicPartition, tuple[int, float]] = {}
         """Partitions in tiered storage: up to which offset, and how many seconds a read takes. As in 3.6 and 3.7 it
         is given up when `max_wait` of the fetch ends, and of several in one fetch only the first is read."""
@@ -313,10 +313,11 @@ class BrokerConnection:
         partition = asked.partition
         error = self._refusal(partition, asked.leader_epoch)
         log = self.broker.logs.logs.get(partition)
+        end = log.end if log is not None else -1
         if (known := self.broker.follows.get(partition)) is not None and log is not None:
             if asked.offset > known:
                 return Part(partition, frames.OFFSET_OUT_OF_RANGE)
-            error = frames.NONE
+            error, end = frames.NONE, min(end, known)
         if partition.topic in self.broker.unreadable:
             error = frames.TOPIC_AUTHORIZATION_FAILED
         if error or log is None:
@@ -325,8 +326,8 @@ class BrokerConnection:
             return Part(partition, frames.NONE, log.end, log.start, preferred=preferred)
         if not log.start <= asked.offset <= log.end:
             return Part(partition, frames.OFFSET_OUT_OF_RANGE)
-        records = log.read(asked.offset, min(asked.max_bytes, left), at_least_one=first)
-        return Part(partition, frames.NONE, log.end, log.start, records)
+        records = log.read(asked.offset, min(asked.max_bytes, left), at_least_one=first, until=end)
+        return Part(partition, frames.NONE, end, log.start, records)
 
     def _refusal(self, partition: TopicPartition, leader_epoch: int) -> int:
         """Whether it leads the partition, in this epoch; -1: in any."""

@@ -183,6 +183,13 @@ class SimulatedGroup:
         self.logs.register(up=False)
         self.world.after(seconds, lambda: self.logs.register(up=True))
 
+    def replace_broker(self, number: int) -> None:
+        """Its machine has lost its power, and another one has its id and its logs, at another address."""
+        self.brokers[number].set_silent(True)
+        address = self.logs.move(number)
+        self.brokers[number] = self.network.hosts[address] = SimulatedBroker(self.world, self.logs, number)
+        self.brokers[number].coordinator = self.coordinator
+
     def lose_brokers(self, member: Member) -> None:
         """It reaches no broker until `find_brokers`."""
         member.without_brokers = True

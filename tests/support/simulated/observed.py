@@ -127,10 +127,11 @@ def observed(
     silent_logs: bool = True,
     before: Callable[[SimulatedGroup, Member], None] = lambda group, member: None,
     settled: float = 30.0,
+    **more: Any,
 ) -> Iterator[Observed]:
     """A member that processes each record in `pace` seconds. `before`: what happens before the first look;
-    `settled`: seconds after it."""
-    with simulated_group(1) as group, mock.patch.object(observing, "time", WallClock(group.world)):
+    `settled`: seconds after it; `more`: fields of `Scene`."""
+    with simulated_group(1, **more) as group, mock.patch.object(observing, "time", WallClock(group.world)):
         group.logs.grow("t", 2)
         member = group.join("a", {"t": 1}, pace, in_batches=False)
         assert group.world.pass_time(10, lambda: len(member.owned) == 2)

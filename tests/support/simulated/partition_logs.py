@@ -143,19 +143,22 @@ class PartitionLog:
     def size(self) -> int:
         return sum(map(len, self._batches))
 
-    def read(self, offset: int, most: int, *, at_least_one: bool) -> bytes:
-        """The bytes from the batch with this offset on: the last batch is cut off, and the first one is never."""
+    def read(self, offset: int, most: int, *, at_least_one: bool, until: int = sys.maxsize) -> bytes:
+        """The bytes from the batch with this offset on: the last batch is cut off, and the first one is never.
+
+        `until`: no batch that begins there or behind it.
+        """
         if (behind := self.first_from(offset)) > offset:
             at = bisect_left(self._first, behind)  # the next batch
         else:
             at = bisect_right(self._first, offset) - 1
-        if offset >= self.end or not 0 <= at < len(self._first):
+        if offset >= min(self.end, until) or not 0 <= at < len(self._first):
             return b""
         first = self._batches[at]
         if len(first) > most:
             return first if at_least_one else b""
         found, size = [], 0
-        for batch in self._batches[at:]:
+        for batch in self._batches[at : bisect_left(self._first, until)]:
             found.append(batch[: most - size])
             size += len(found[-1])
             if size >= most:
@@ -190,10 +193,21 @@ class PartitionLogs:
     def register(self, *, up: bool) -> None:
         """All brokers register, or go; they answer all the same."""
         for number in self.brokers:
-            path = paths.broker(number)
-            name, port = self.addresses[number]
-            data = b'{"version":1,"host":"%s","port":%d}' % (name.encode(), port)
-            self._ensemble.operate(Create(path, data) if up else Delete(path, -1))
+            self._register(number, up=up)
+
+    def move(self, number: int) -> str:
+        """This broker registers again, at another address, which is returned."""
+        name, port = self.addresses[number]
+        self.addresses[number] = moved, _ = f"other-{name}", port
+        self._register(number, up=False)
+        self._register(number, up=True)
+        return moved
+
+    def _register(self, number: int, *, up: bool) -> None:
+        path = paths.broker(number)
+        name, port = self.addresses[number]
+        data = b'{"version":1,"host":"%s","port":%d}' % (name.encode(), port)
+        self._ensemble.operate(Create(path, data) if up else Delete(path, -1))
 
     @property
     def partitions(self) -> list[TopicPartition]:

@@ -292,6 +292,7 @@ FAULTS = {
     "broker silent, 10 s": Fault(lambda group, _: group.broker_faults.silence(0, 10.0), "", 1, lasts=10.0),
     "broker silent, 60 s": Fault(lambda group, _: group.broker_faults.silence(0, 60.0), BROKER_LOST, 1, lasts=60.0),
     "broker silent, others lead": Fault(silent_and_replaced(60.0), OTHERS_LEAD, 8, watched=40.0),
+    "broker's id at another address": Fault(lambda group, _: group.replace_broker(0), OTHERS_LEAD, 8),
     "log not compared for 20 s": Fault(compared_late(20.0), "", 1, lasts=20.0, spares_others=True),
     "log not compared, others lead": Fault(
         compared_late(60.0, others_lead=True), OTHERS_LEAD, 8, watched=40.0, spares_others=True
