@@ -39,7 +39,10 @@ class OpenTransaction(msgspec.Struct):
     offset: int
     since: float
     """When an answer first had it."""
+    end: int
+    """The high watermark: records from `offset` up to there wait."""
     logged: bool = False
+    """It has been open for so long that it may never end."""
 
 
 class FetchState(msgspec.Struct, eq=False):
@@ -74,7 +77,7 @@ class FetchState(msgspec.Struct, eq=False):
     empty: EmptyAnswers = msgspec.field(default_factory=EmptyAnswers)
     """The answers without records since the last ones that came."""
     open_transaction: OpenTransaction | None = None
-    """The last one that an answer had."""
+    """None if the last answer had none."""
     reset_due: bool = False
     stop: int | None = None
     """End offset of a bounded run."""
@@ -118,6 +121,12 @@ class FetchState(msgspec.Struct, eq=False):
         """The log can be read up to there, as its leader has answered. `answers`: those of the session, if any."""
         self.high_watermark, self.seen_at, self.answers = end, time, answers
         self.verified = True
+
+    @property
+    def held_back(self) -> int:
+        """Offsets that cannot be read because a transaction has been open for long."""
+        found = self.open_transaction
+        return found.end - found.offset if found is not None and found.logged else 0
 
     def left_session(self) -> None:
         """Its high watermark is not reported any more."""

@@ -90,6 +90,7 @@ class ResponseHandler:
         """Those whose last answer was empty though the log goes on."""
         self.silence = asyncio.Event()
         """Set when there is one more."""
+        self._unlogged: dict[FetchState, None] = {}  # those with an open transaction
         self._settings = settings
         self._limit = limit
         self._delivery = Delivery(broker, brokers, settings, read, counters)
@@ -163,7 +164,7 @@ class ResponseHandler:
             position = asked.get(part.topic_partition)
             if state is not None:
                 if self.isolation == READ_COMMITTED:
-                    self._look_for_transaction(state, part)
+                    self._note_transaction(state, part, time)
                 if state.answers is answers and not part.records and self._is_as_before(state, part):
                     continue
                 self.states.touch((state,))
@@ -186,6 +187,8 @@ class ResponseHandler:
                 silent[part.topic_partition] = part
             elif state.empty.behind:
                 state.empty.reset()
+        if self._unlogged:
+            self._log_transactions(time)
         if silent:
             served = {part.topic_partition for part in fetched if part.records}
             self._take_empty(asked, silent, served, throttled, time)
@@ -214,23 +217,35 @@ class ResponseHandler:
         state.queue.reserve(len(part.records), state.broker)
         return Arrival(state, part, offset)
 
-    def _look_for_transaction(self, state: FetchState, part: FetchedPartition) -> None:
-        """Log a transaction that has been open for long, once."""
+    def _note_transaction(self, state: FetchState, part: FetchedPartition, time: float) -> None:
         first, end = part.last_stable_offset, part.high_watermark
-        if not 0 <= first < end:
-            return  # there is none, or the answer does not say: before 0.11, and with an error
-        found, time = state.open_transaction, now()
-        if found is None or found.offset != first:
-            found = state.open_transaction = OpenTransaction(first, time)
-        if not found.logged and time - found.since >= OPEN_FOR:
-            found.logged = True
-            log.warning(
-                "transaction not ended, records behind it wait",
-                **part.topic_partition._asdict(),
-                offset=first,
-                end=end,
-                seconds=round(time - found.since),
-            )
+        if first < 0:
+            return  # the answer does not say: before 0.11, and with an error
+        found = state.open_transaction
+        if first >= end:
+            state.open_transaction = None
+        elif found is None or found.offset != first:
+            state.open_transaction = OpenTransaction(first, time, end)
+        else:
+            found.end = end
+        if state.open_transaction is not None and not state.open_transaction.logged:
+            self._unlogged[state] = None
+
+    def _log_transactions(self, time: float) -> None:
+        """Log those that have been open for long, once. A session says nothing of them while no record comes."""
+        for state in list(self._unlogged):
+            found = state.open_transaction
+            if found is None or found.logged or state not in self.states:
+                del self._unlogged[state]
+            elif time - found.since >= OPEN_FOR:
+                found.logged = True
+                log.warning(
+                    "transaction not ended, records behind it wait",
+                    **state.topic_partition._asdict(),
+                    offset=found.offset,
+                    end=found.end,
+                    seconds=round(time - found.since),
+                )
 
     def _redirect_or_fail(self, state: FetchState, part: FetchedPartition, offset: int, time: float) -> bool:
         """Do what an error asks for, or a leader that names a replica to read from; False if it is neither."""

@@ -105,6 +105,7 @@ class OwnedPartitions:
                 throttled=self._fetchers.throttled(claim.fetch),
                 failed=claim.fetch.failed,
                 high_watermark_at=claim.fetch.high_watermark_at,
+                held_back=claim.fetch.held_back,
             )
             for partition, claim in sorted(self.claims.items())
             if claim.progress.open

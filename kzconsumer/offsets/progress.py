@@ -56,6 +56,9 @@ class Position(msgspec.Struct, frozen=True):
     high_watermark_at: float | None = None
     """When the leader returned `high_watermark`, by `kzconsumer.clock`: while none answers, it says less and less.
     None if a replica returned it, which may be behind its leader."""
+    held_back: int = 0
+    """Offsets behind a transaction that has been open for a quarter of an hour: with read_committed they cannot be read
+    before it ends, and `high_watermark` is where it begins."""
 
     @property
     def left(self) -> int | None:

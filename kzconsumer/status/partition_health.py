@@ -118,6 +118,8 @@ class PartitionStatus(msgspec.Struct, frozen=True):
     judgement: Judgement | None
     complete: float
     """The share of the judgement's window that has been observed."""
+    held_back: int = 0
+    """Offsets behind `end` that cannot be read before a transaction ends, which has been open for long."""
 
 
 class ListedLog(NamedTuple):
@@ -215,6 +217,7 @@ class Track:
             stalled=stalled,
             judgement=judgement,
             complete=len(self._commits) / WINDOW,
+            held_back=at.held_back,
         )
 
 

@@ -233,6 +233,7 @@ def degraded(report: Report) -> list[Finding]:
         *_stalled(report),
         *_blocked(report),
         *_lost(report),
+        *_held_back(report),
         *_unknown(report),
         *_judged(report),
     ]
@@ -294,6 +295,15 @@ def _lost(report: Report) -> Iterator[Finding]:
         lost = plural(sum(each.progress.lost or 0 for each in those), "offset")
         names = [_name(each) for each in those]
         yield of_partitions("offsets_lost", report.group, names, "behind the log's start", f"{lost} deleted before")
+
+
+def _held_back(report: Report) -> Iterator[Finding]:
+    """Their lag may be 0, since their logs can be read no further."""
+    those = [each for each in report.partitions if each.held_back]
+    if those:
+        waiting = plural(sum(each.held_back for each in those), "offset")
+        why = f"{waiting} cannot be read: a transaction has not ended"
+        yield of_partitions("transaction_open", report.group, [_name(each) for each in those], "held back", why)
 
 
 def _unknown(report: Report) -> Iterator[Finding]:

@@ -78,6 +78,7 @@ function state(each) {
   let text = "";
   if (each.state === "stalled") text = `for ${duration(Math.floor(each.standing))}: ${each.hindrance}`;
   else if (why) text = `lag unknown: ${why.reason}`;
+  else if (each.held_back) text = `${count(each.held_back)} behind an open transaction`;
   else if (age) text = `as of ${duration(age)} ago`;
   return { badge: each.state, mark: MARKS[each.state] ?? "", text };
 }

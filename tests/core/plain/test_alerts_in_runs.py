@@ -104,6 +104,12 @@ def rebalancing(at: Observed) -> None:
         at.group.join(f"b{len(at.group.members)}", {"t": 1}, 0.0, in_batches=False)
 
 
+def transaction(at: Observed) -> None:
+    """Its producer has died, and `transaction.timeout.ms` is large."""
+    at.group.brokers[0].open[FIRST] = at.group.logs.end(FIRST)
+    at.group.logs.burst(10)
+
+
 def moved(at: Observed) -> None:
     """A rolling restart of brokers: the partition is without leader for some seconds."""
     at.group.broker_faults.move_leader(FIRST, 8.0)
@@ -119,10 +125,11 @@ STOPS: dict[str, tuple[Happening, set[str], set[str]]] = {
     "a stalled application": (stalled, {"KzconsumerPartitionStalled"}, {"KzconsumerBehind"}),
     "an owner that is no member": (blocked, {"KzconsumerClaimBlocked"}, set()),
     "an unreadable member": (unreadable, {"KzconsumerGroupUnreadable"}, set()),
+    "a transaction that does not end": (transaction, set(), {"KzconsumerTransactionOpen"}),
 }
 
 
-OF_THE_NIGHT = ("a broker that does not answer", "no leader")
+OF_THE_NIGHT = ("a broker that does not answer", "no leader", "a transaction that does not end")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +138,8 @@ OF_THE_NIGHT = ("a broker that does not answer", "no leader")
 def test_a_group_that_stops_raises_its_alert(way: str, tmp_path: Path) -> None:
     happens, soon, later = STOPS[way]
     alerts = extent(soon, soon | later)
-    with observed(silent_logs=way != "an owner that is no member") as at:
+    committed = (("isolation", "read_committed"),)
+    with observed(silent_logs=way != "an owner that is no member", fetch=committed) as at:
         found = alerts_of(recorded(at, extent(8, 30), happens, rest=extent(2, 15)), tmp_path)
     assert alerts <= found
     # A blocked claim and an unreadable group are tried again and again.

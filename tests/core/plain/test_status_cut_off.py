@@ -10,6 +10,7 @@ from unittest import mock
 
 import pytest
 
+from kzconsumer.fetcher import response_handler
 from kzconsumer.lag.partition import FRESH
 from kzconsumer.model import TopicPartition
 from kzconsumer.status.partition_health import INTERVAL
@@ -127,6 +128,29 @@ def test_a_replica_that_is_behind_does_not_say_how_far_the_member_is_behind() ->
         for report in at.reports(10):
             first = report.partitions[0]
             assert (first.progress.lag, first.progress.behind, first.hindrance) == (500, True, "no records received")
+
+
+def test_a_member_that_waits_for_a_transaction_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has read all that it may, and its session says nothing more of the partition: no record comes."""
+    monkeypatch.setattr(response_handler, "OPEN_FOR", 8.0)
+    with observed(fetch=(("isolation", "read_committed"),), settled=5.0) as at:
+        (broker,), first = at.group.brokers, at.group.logs.end(FIRST)
+        broker.open[FIRST] = first
+        at.group.logs.burst(500)
+        for second, report in enumerate(at.reports(16)):
+            here, other = report.partitions
+            assert (here.progress.lag, here.end) == (0, first) or second < 2
+            held_back = [(each.text, each.partitions) for each in degraded(report) if each.id == "transaction_open"]
+            if not 7 <= second <= 11:
+                assert (here.held_back, other.held_back) == (500 if second > 11 else 0, 0)
+                text = "1 partition held back: t-0 (500 offsets cannot be read: a transaction has not ended)"
+                assert held_back == ([(text, ["t-0"])] if second > 11 else [])
+        waits = [each for each in at.group.events if each["event"] == "transaction not ended, records behind it wait"]
+        assert [(each["partition"], each["offset"], each["end"]) for each in waits] == [(0, first, first + 500)]
+        del broker.open[FIRST]
+        at.group.logs.grow_log(FIRST, 1)
+        *_, report = at.reports(10)
+        assert (degraded(report), report.partitions[0].progress.lag, report.partitions[0].held_back) == ([], 0, 0)
 
 
 def test_it_is_known_again_when_the_brokers_are_back() -> None:

@@ -54,6 +54,8 @@ class SimulatedBroker:
         """Replicas that clients are sent to if they say where they are."""
         self.follows: dict[TopicPartition, int] = {}
         """Partitions of others that it serves, up to an offset, which is the end of the log that it reports."""
+        self.open: dict[TopicPartition, int] = {}
+        """Partitions with an open transaction, and where it begins; ListOffsets does not know of it."""
         self.remote: dict[TopicPartition, tuple[int, float]] = {}
         """Partitions in tiered storage: up to which offset, and how many seconds a read takes. As in 3.6 and 3.7 it
         is given up when `max_wait` of the fetch ends, and of several in one fetch only the first is read."""
@@ -288,7 +290,7 @@ class BrokerConnection:
         parts: list[Part] = []
         left = request.max_bytes
         for asked in request.partitions:
-            part = self._read(asked, left, first=left == request.max_bytes, rack=request.rack)
+            part = self._read(asked, left, first=left == request.max_bytes, request=request)
             if self._is_remote(asked) and (
                 asked.partition != reading or request.max_wait < self.broker.remote[reading][1]
             ):
@@ -309,7 +311,7 @@ class BrokerConnection:
             return frames.fetched(sent, error=error, session=session)
         return None
 
-    def _read(self, asked: FetchedFrom, left: int, *, first: bool, rack: str) -> Part:
+    def _read(self, asked: FetchedFrom, left: int, *, first: bool, request: Fetch) -> Part:
         partition = asked.partition
         error = self._refusal(partition, asked.leader_epoch)
         log = self.broker.logs.logs.get(partition)
@@ -322,12 +324,14 @@ class BrokerConnection:
             error = frames.TOPIC_AUTHORIZATION_FAILED
         if error or log is None:
             return Part(partition, error)
-        if rack and (preferred := self.broker.preferred.get(partition)) is not None:
+        if request.rack and (preferred := self.broker.preferred.get(partition)) is not None:
             return Part(partition, frames.NONE, log.end, log.start, preferred=preferred)
         if not log.start <= asked.offset <= log.end:
             return Part(partition, frames.OFFSET_OUT_OF_RANGE)
-        records = log.read(asked.offset, min(asked.max_bytes, left), at_least_one=first, until=end)
-        return Part(partition, frames.NONE, end, log.start, records)
+        opened = self.broker.open.get(partition)
+        until = end if opened is None or not request.committed else min(end, opened)
+        records = log.read(asked.offset, min(asked.max_bytes, left), at_least_one=first, until=until)
+        return Part(partition, frames.NONE, end, log.start, records, open=opened)
 
     def _refusal(self, partition: TopicPartition, leader_epoch: int) -> int:
         """Whether it leads the partition, in this epoch; -1: in any."""

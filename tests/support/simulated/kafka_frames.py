@@ -58,6 +58,8 @@ class Fetch(NamedTuple):
     epoch: int
     forgotten: list[TopicPartition]
     rack: str
+    committed: bool = False
+    """Nothing from the first open transaction on is to be sent."""
 
 
 class Part(NamedTuple):
@@ -70,6 +72,8 @@ class Part(NamedTuple):
     records: bytes = b""
     preferred: int = -1
     """The replica that the client should fetch from instead."""
+    open: int | None = None
+    """Where the first open transaction begins; None if there is none."""
 
 
 class Led(NamedTuple):
@@ -133,13 +137,13 @@ def header(frame: bytes) -> tuple[Header, Body]:
 
 def fetch(body: Body) -> Fetch:
     # replica, max_wait, min_bytes, max_bytes, isolation, session id and epoch
-    _, wait, least, most, _, session, session_epoch = body.take("iiiibii")
+    _, wait, least, most, isolation, session, session_epoch = body.take("iiiibii")
     # leader epoch, offset, log start, max_bytes
     parts = [
         FetchedFrom(partition, offset, size, epoch) for partition, (epoch, offset, _, size) in body.by_topic("iqqi")
     ]
     forgotten = [partition for partition, _ in body.by_topic("")]
-    return Fetch(wait / 1000, least, most, parts, session, session_epoch, forgotten, body.string())
+    return Fetch(wait / 1000, least, most, parts, session, session_epoch, forgotten, body.string(), isolation == 1)
 
 
 def list_offsets(body: Body) -> dict[TopicPartition, tuple[int, int]]:
@@ -197,8 +201,9 @@ def no_groups() -> bytes:
 def fetched(parts: Sequence[Part], throttle_ms: int = 0, error: int = NONE, session: int = 0) -> bytes:
     def one(part: Part) -> bytes:
         high = part.high_watermark
+        stable = high if part.open is None else part.open
         fixed = struct.pack(
-            ">ihqqqii", part.partition.partition, part.error, high, high, part.log_start, -1, part.preferred
+            ">ihqqqii", part.partition.partition, part.error, high, stable, part.log_start, -1, part.preferred
         )
         return fixed + struct.pack(">i", len(part.records)) + part.records
 
