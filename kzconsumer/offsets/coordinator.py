@@ -56,6 +56,8 @@ ALL_FROM: Final = 2
 
 _MOVED: Final = {error_codes.COORDINATOR_NOT_AVAILABLE, error_codes.NOT_COORDINATOR}
 _WAIT: Final = {error_codes.COORDINATOR_LOAD_IN_PROGRESS, error_codes.REQUEST_TIMED_OUT}
+# The oldest brokers use the second for "no offset".
+_ANSWERED: Final = {error_codes.NONE, error_codes.UNKNOWN_TOPIC_OR_PARTITION}
 # The last two: there is no such group, or the newer protocol of groups is disabled.
 _DESCRIBED: Final = {error_codes.NONE, error_codes.GROUP_ID_NOT_FOUND, error_codes.UNSUPPORTED_VERSION}
 _OTHER_PROTOCOL: Final = {error_codes.ILLEGAL_GENERATION, error_codes.UNKNOWN_MEMBER_ID}
@@ -108,37 +110,72 @@ class GroupCoordinator:
             await self._ask(attempt, COMMIT_PATIENCE, stores=OFFSET_COMMIT)
         return refused
 
-    async def stored(
-        self, partitions: Collection[TopicPartition], *, others: bool = False
-    ) -> dict[TopicPartition, WithBrokers]:
-        """The offsets of those that have one; with `others` all of the group's (brokers from 0.10.2 on).
+    async def stored(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, WithBrokers]:
+        """The offsets of those that have one. Raises CoordinatorError, SessionExpiredError."""
+        found: dict[TopicPartition, WithBrokers] = {}
+        for partition, answer in (await self._answers(partitions, others=False)).items():
+            if isinstance(answer, BrokerError):
+                raise CoordinatorError(str(answer))
+            found[partition] = answer
+        return found
+
+    async def seen(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, WithBrokers | BrokerError]:
+        """All offsets of the group (of brokers before 0.10.2 only of `partitions`), and why one cannot be read.
 
         Raises CoordinatorError, SessionExpiredError.
         """
-        found: dict[TopicPartition, WithBrokers] = {}
+        return await self._answers(partitions, others=True)
+
+    async def _answers(
+        self, partitions: Collection[TopicPartition], *, others: bool
+    ) -> dict[TopicPartition, WithBrokers | BrokerError]:
+        found: dict[TopicPartition, WithBrokers | BrokerError] = {}
 
         async def attempt(connection: BrokerConnection) -> KzConsumerError | None:
-            every = others and connection.versions.choose(OFFSET_FETCH) >= ALL_FROM
-            request = OffsetFetchRequest(self._group, None if every else tuple(partitions))
-            answer = await connection.call(request, timeout=self._timeout)
-            errors = {answer.error, *(each.error for each in answer.offsets.values())}
-            # The oldest brokers use this code for "no offset".
-            errors -= {error_codes.NONE, error_codes.UNKNOWN_TOPIC_OR_PARTITION}
-            for error in errors:
-                if error not in _MOVED | _WAIT:
-                    raise CoordinatorError(f"offsets of group {self._group}: {broker_error(error)}")
-                return self._to_repeat(connection, error)
-            left_out = [] if every else [str(each) for each in partitions if each not in answer.offsets]
-            if left_out:
-                return ConnectionLostError(f"{connection.broker} left {', '.join(left_out)} out of its answer")
-            for partition, each in answer.offsets.items():
-                if each.offset >= 0:
-                    found[partition] = WithBrokers.read(each.offset, each.metadata, each.leader_epoch)
-            return None
+            found.clear()
+            if others and connection.versions.choose(OFFSET_FETCH) >= ALL_FROM:
+                reason = await self._fetch(connection, partitions, found, every=True)
+                if reason is not None:
+                    return reason
+            # Among all offsets a broker leaves out those of topics that this user may not describe, as if there were
+            # none. Asked for them by name, it returns the error.
+            rest = [partition for partition in partitions if partition not in found]
+            return await self._fetch(connection, rest, found, every=False) if rest else None
 
         if partitions or others:
             await self._ask(attempt, READ_PATIENCE, stores=OFFSET_FETCH)
         return found
+
+    async def _fetch(
+        self,
+        connection: BrokerConnection,
+        partitions: Collection[TopicPartition],
+        found: dict[TopicPartition, WithBrokers | BrokerError],
+        *,
+        every: bool,
+    ) -> KzConsumerError | None:
+        """One request, for all offsets or these; adds what was returned. The result is why it has to be repeated."""
+        request = OffsetFetchRequest(self._group, None if every else tuple(partitions))
+        answer = await connection.call(request, timeout=self._timeout)
+        about = f"offsets of group {self._group}"
+        for error in (answer.error, *(each.error for each in answer.offsets.values())):
+            if error in _MOVED | _WAIT:
+                return self._to_repeat(connection, error)
+        if answer.error not in _ANSWERED:
+            refused = broker_error(answer.error, about)
+            if not partitions:
+                raise CoordinatorError(str(refused))
+            found.update(dict.fromkeys(partitions, refused))
+            return None
+        left_out = [] if every else [str(each) for each in partitions if each not in answer.offsets]
+        if left_out:
+            return ConnectionLostError(f"{connection.broker} left {', '.join(left_out)} out of its answer")
+        for partition, each in answer.offsets.items():
+            if each.error not in _ANSWERED:
+                found[partition] = broker_error(each.error, about)
+            elif each.offset >= 0:
+                found[partition] = WithBrokers.read(each.offset, each.metadata, each.leader_epoch)
+        return None
 
     async def members(self) -> tuple[str, ...]:
         """The ids of the members that have joined a group of this name by a protocol of the brokers (0.9 and later).
@@ -203,10 +240,10 @@ class GroupCoordinator:
                 pause = min(pause * 2, LONGEST_PAUSE)
         why: object = reason or "no broker answers"
         if asked is not None:
-            why = f"{asked.broker} does not answer"
+            why, reason = f"{asked.broker} does not answer", None
             self._brokers.drop(asked)  # its requests must not be executed after the next ones
         self._coordinator = None
-        raise CoordinatorError(f"offsets of group {self._group}: {why} (tried for {patience:g} s)")
+        raise CoordinatorError(f"offsets of group {self._group}: {why} (tried for {patience:g} s)") from reason
 
     async def _connection(self) -> BrokerConnection:
         if self._coordinator is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
+from kzconsumer.lag.partition import Why
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.start_rules import WithBrokers
 from kzconsumer.zookeeper.session import ZooKeeperSession
@@ -37,9 +38,9 @@ class Cluster(ClusterAccess):
     async def kafka_members(self, group: str) -> tuple[str, ...]:
         return self.members
 
-    async def coordinator_offsets(
+    async def known_offsets(
         self, group: str, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, WithBrokers]:
+    ) -> dict[TopicPartition, WithBrokers | Why]:
         return dict(self.has.get(group, {}))
 
     def coordinator(self, group: str) -> Any:

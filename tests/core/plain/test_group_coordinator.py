@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import repeat, tee
 from typing import Any, cast
 
@@ -27,7 +27,7 @@ from kzconsumer.brokers.protocol.groups import (
     StoredOffsets,
 )
 from kzconsumer.brokers.protocol.versions import CONSUMER_GROUP_DESCRIBE
-from kzconsumer.errors import ConnectionLostError, CoordinatorError
+from kzconsumer.errors import BrokerError, ConnectionLostError, CoordinatorError
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets import coordinator as module
 from kzconsumer.offsets.coordinator import GroupCoordinator
@@ -48,6 +48,8 @@ class Cluster:
         self.ranges: dict[int, tuple[int, int]] = {}
         self.has: dict[TopicPartition, CoordinatorOffset] = {}
         self.version = 1
+        self.hidden: set[TopicPartition] = set()
+        self.refuses: int = error_codes.NONE
 
     def choose(self, api_key: int) -> int:
         return self.version
@@ -64,12 +66,20 @@ class Cluster:
         if isinstance(request, FindCoordinatorRequest):
             return Coordinator(error_codes.NONE, self.leads, None)
         if isinstance(request, OffsetFetchRequest):
+            if self.refuses:
+                return StoredOffsets(self.refuses, {})
             if request.partitions is not None:
-                return StoredOffsets(error_codes.NONE, {each: self.has[each] for each in request.partitions})
+                return StoredOffsets(error_codes.NONE, {each: self._of(each) for each in request.partitions})
             if self.version < 2:  # null was no array in that version
                 raise ConnectionLostError("closed by the broker, which cannot read the request")
-            return StoredOffsets(error_codes.NONE, dict(self.has))
+            seen = {each: at for each, at in self.has.items() if each not in self.hidden}
+            return StoredOffsets(error_codes.NONE, seen)
         return dict.fromkeys(OFFSETS, error_codes.NONE)
+
+    def _of(self, partition: TopicPartition) -> CoordinatorOffset:
+        if partition in self.hidden:
+            return CoordinatorOffset(error_codes.TOPIC_AUTHORIZATION_FAILED, -1)
+        return self.has.get(partition, CoordinatorOffset(error_codes.NONE, -1))
 
 
 async def test_an_unreachable_coordinator_is_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,8 +124,33 @@ async def test_all_offsets_are_read_where_the_brokers_can_return_them(
     (asked,), other = OFFSETS, TopicPartition("bills", 1)
     cluster.has = dict.fromkeys((asked, other), CoordinatorOffset(error_codes.NONE, 7))
     group = GroupCoordinator("g", cast(KnownBrokers, cluster), cast(Brokers, cluster), 60.0)
-    found = await group.stored([asked], others=others)
+    found: Collection[TopicPartition] = await (group.seen if others else group.stored)([asked])
     assert set(found) == ({asked, other} if others and version >= 2 else {asked})
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_an_offset_that_may_not_be_seen_is_not_taken_for_none(version: int) -> None:
+    """Among all offsets of a group a broker leaves it out. Every tool took that for "never committed"."""
+    cluster = Cluster()
+    cluster.leads, cluster.version = UP, version
+    (asked,), hidden, none = OFFSETS, TopicPartition("bills", 0), TopicPartition("bills", 1)
+    cluster.has = dict.fromkeys((asked, hidden), CoordinatorOffset(error_codes.NONE, 7))
+    cluster.hidden = {hidden}
+    group = GroupCoordinator("g", cast(KnownBrokers, cluster), cast(Brokers, cluster), 60.0)
+    found = await group.seen([asked, hidden, none])
+    assert {each: str(at) for each, at in found.items() if isinstance(at, BrokerError)} == {
+        hidden: "offsets of group g: TOPIC_AUTHORIZATION_FAILED (29)"
+    }
+    assert found.keys() == {asked, hidden}
+    with pytest.raises(CoordinatorError, match="TOPIC_AUTHORIZATION_FAILED"):
+        await group.stored([asked, hidden])
+    cluster.refuses = 30
+    assert set(map(str, (await group.seen([asked, none])).values())) == {
+        "offsets of group g: GROUP_AUTHORIZATION_FAILED (30)"
+    }
+    if version > 1:
+        with pytest.raises(CoordinatorError, match="GROUP_AUTHORIZATION_FAILED"):
+            await group.seen([])
 
 
 def test_a_loading_coordinator_is_asked_with_growing_pauses() -> None:

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from kzconsumer.errors import CoordinatorError, NotDoneError, NotFoundError
+from kzconsumer.lag.partition import Why
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.start_rules import Storage, WithBrokers
 from kzconsumer.registry.claim_record import (
@@ -234,9 +235,9 @@ def test_a_reset_counts_from_the_offset_at_which_members_start(
 
 def test_a_reset_says_what_to_do_if_the_coordinator_does_not_answer() -> None:
     class Away(Cluster):
-        async def coordinator_offsets(
+        async def known_offsets(
             self, group: str, partitions: Collection[TopicPartition]
-        ) -> dict[TopicPartition, WithBrokers]:
+        ) -> dict[TopicPartition, WithBrokers | Why]:
             raise CoordinatorError("offsets of group orders: not authorized")
 
     async def script(cluster: Cluster) -> None:

@@ -109,10 +109,10 @@ def test_logs_that_do_not_answer() -> None:
     nodes = group({"g_a": ours(orders=1)}, {f"orders/{n}": node("g_a-0", OURS) for n in range(4)})
     first, second, *_ = (TopicPartition("orders", n) for n in range(4))
     silent: dict[TopicPartition, Why] = {first: Why("brokers unreachable", detail="refused")}
-    found = examined("g", examine(nodes, silent, ASSIGNORS), not_asked(silent, {}, nodes))
+    found = examined("g", examine(nodes, silent, ASSIGNORS), not_asked(silent, {}, nodes, facts(nodes)))
     assert (found.health, found.findings, found.not_asked) == ("not examined", (), ("the log of 1 partition: refused",))
     silent[second] = Why("no leader", detail="LEADER_NOT_AVAILABLE")
-    found = examined("g", examine(nodes, silent, ASSIGNORS), not_asked(silent, {}, nodes))
+    found = examined("g", examine(nodes, silent, ASSIGNORS), not_asked(silent, {}, nodes, facts(nodes)))
     assert (found.health, [each.id for each in found.findings]) == ("unhealthy", ["no_leader"])
     assert found.findings[0].see == "troubleshooting.html#no-partition-leader"
 

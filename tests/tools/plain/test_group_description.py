@@ -179,7 +179,7 @@ def test_owner_nodes_of_clients_without_threads_name_the_member(name: str) -> No
 def test_nodes_of_another_client_leave_the_health_unknown() -> None:
     """A Storm spout keeps its offsets in nodes of its own: nothing is known of them, and 0 would be a lie."""
     nodes = msgspec.structs.replace(group({}, {}), foreign=("partition_0", "partition_1"))
-    found = examined("g", examine(nodes, {}, {}), not_asked({}, {}, nodes))
+    found = examined("g", examine(nodes, {}, {}), not_asked({}, {}, nodes, facts(nodes)))
     assert (found.health, found.findings) == ("not examined", ())
     assert "a Storm spout: partition_0, partition_1" in symptoms_table(found, "no problem").replace("\n    ", " ")
     assert symptoms_table(found, "no problem").endswith("not everything could be asked.")
@@ -218,7 +218,10 @@ def test_nodes_without_usable_content() -> None:
         ("unusable_pattern", "/consumers/g/ids/g_a"),
     ]
     assert "format 2" in next(each.text for each in found.findings if each.id == "unknown_claim_record")
-    assert found.partitions[0].stored is None
+    assert [(each.stored, each.why) for each in found.partitions[:2]] == [
+        (None, "offset unreadable"),
+        (None, "never committed"),
+    ]
 
 
 def test_the_table_of_a_mixed_group() -> None:
@@ -299,8 +302,8 @@ m2       static   orders 2
 
 OWNER    PARTITIONS  STORED  TOPIC
 m1-0              0       7  orders
-m1-0              1       -  orders
-m2-0              2       -  orders
+m1-0              1       -  orders  never committed
+m2-0              2       -  orders  never committed
 m2-1              3       0  orders
 
 Healthy: every partition has an owner that is a member."""
@@ -316,12 +319,12 @@ MEMBERS  PATTERN  SUBSCRIBES TO (STREAMS)
 m1-m2    static   orders 3
 
 OWNER                                                      PARTITIONS       STORED  TOPIC
--                                                                 0-1            -  orders
+-                                                                 0-1            -  {"orders":<249}  never committed
 m1-0                                                              2-3  12345678901  orders
-m1-0                                                                4            -  orders
-somebody_gone-host-1795260559322-0a1b2c3d-0  persistent             5            -  orders
--                                                                   6            -  orders
-gone-1                                       unregistered           0            -  {"t" * 249}
+m1-0                                                                4            -  {"orders":<249}  never committed
+somebody_gone-host-1795260559322-0a1b2c3d-0  persistent             5            -  {"orders":<249}  never committed
+-                                                                   6            -  {"orders":<249}  never committed
+gone-1                                       unregistered           0            -  {"t" * 249}  never committed
 
 Partitions without owner (3): orders 0-1, 6
 Streams without partition (5): m1-1 of orders; m1-2 of orders; m2-0 of orders;

@@ -27,8 +27,9 @@ from kzconsumer_tools.groups.group_lag import (
     standing_of,
 )
 from kzconsumer_tools.groups.group_nodes import GroupFacts, KnownTopic, facts
-from kzconsumer_tools.offsets.stored_offsets import group_offsets
+from kzconsumer_tools.offsets.stored_offsets import counting, group_offsets
 from kzconsumer_tools.tables.group_tables import lag_table
+from kzconsumer_tools.tables.offset_tables import show_table
 from tests.tools.plain.test_group_description import OURS, group, node, ours, topic
 
 AFTER = "offset after the log's end"
@@ -157,12 +158,12 @@ def test_an_owner_that_stands_still_is_seen_from_outside(
     written: dict[TopicPartition, int | Why] = {ORDERS[0]: round((NOW - age) * 1000) if age else Why("no timestamps")}
     standing = standing_of(nodes, known, partition_lags(known, ORDERS[:2], logs, written, NOW), NOW)
     assert list(standing) == ORDERS[:1], "nobody owns the other one"
-    found = examined("g", of_progress(nodes, known, logs, standing), not_asked(logs, standing, nodes))
+    found = examined("g", of_progress(nodes, known, logs, standing), not_asked(logs, standing, nodes, known))
     assert found.health == health
     assert [each.text for each in found.findings] == (
         ["records wait, and m-0 has stored no offset for 5 min 1 s"] if health == "unhealthy" else []
     )
-    doctor = examined("g", examine(nodes, logs, {}, known, standing), not_asked(logs, standing, nodes))
+    doctor = examined("g", examine(nodes, logs, {}, known, standing), not_asked(logs, standing, nodes, known))
     assert [each for each in doctor.findings if each.id == "stalled"] == list(found.findings)
     assert doctor.not_asked == found.not_asked
 
@@ -223,11 +224,44 @@ def test_the_offset_of_an_earlier_topic_is_no_lag(stored: int, claimed: str | No
     symptoms = {} if counts else {("recreated_topic", "/consumers/g/offsets/orders/0")}
     assert {(each.kind, each.path) for each in of_progress(nodes, known, logs, {})} == set(symptoms)
     assert {(each.kind, each.path) for each in examine(nodes, logs, {})} == set(symptoms)
-    assert [each.stored for each in group_offsets(nodes).partitions] == [10 if counts else None]
+    (shown,) = group_offsets(nodes).partitions
+    assert (shown.stored, shown.why, shown.zookeeper) == ((10, None, 10) if counts else (None, EARLIER, 10))
     with_brokers = {ORDERS[0]: WithBrokers(6, 0)}
     after = group_offsets(nodes, "both", with_brokers).partitions[0].stored
     # A claim begins another epoch, in which the brokers' copy does not count. Without a claim record nothing says that.
     assert after == (10 if counts else 6 if claimed is None else None)
+
+
+def test_offsets_that_cannot_be_read_look_different_from_none() -> None:
+    """Each with its reason, in the words of the lag. Which of two counts is not known if one of them is not."""
+    denied = Why("not permitted", detail="offsets of group g: TOPIC_AUTHORIZATION_FAILED (29)")
+    nodes = group({}, {}, {f"orders/{n}": node(text) for n, text in {0: "x", 1: "7", 2: "5", 4: "-1"}.items()})
+    nodes = replace(nodes, topics={"orders": KnownTopic(tuple(range(5)), 0)})
+    brokers: dict[TopicPartition, WithBrokers | Why] = {ORDERS[1]: WithBrokers(9, None)}
+    brokers |= dict.fromkeys(ORDERS[2:4], denied)
+    found = group_offsets(nodes, "both", brokers)
+    assert [(each.stored, each.why, each.why_zookeeper, each.why_brokers) for each in found.partitions] == [
+        (None, "offset unreadable", "offset unreadable", "never committed"),
+        (9, None, None, None),
+        (None, "not permitted", None, "not permitted"),
+        (None, "not permitted", "never committed", "not permitted"),
+        (None, "never committed", "never committed", "never committed"),
+    ]
+    assert show_table(found).splitlines()[0::2] == [
+        "group g: 1 stored offset (4 without: 1 offset unreadable, 2 not permitted, 1 never committed)",
+        "PARTITION  STORED  ZOOKEEPER  BROKERS  EPOCH  PLAN  TOPIC",
+        "        1       9          7        9      -  -     orders",
+        "        3       -          -        -      -  -     orders  not permitted",
+    ]
+    assert [(each.stored, each.why) for each in group_offsets(nodes).partitions] == [
+        (None, "offset unreadable"),
+        (7, None),
+        (5, None),
+        (None, "never committed"),
+    ]
+    known = counting(nodes, "both", brokers)
+    assert whole(known, {}).unknown["not permitted"] == 2
+    assert not_asked({}, {}, nodes, known) == [f"where a member starts in 2 partitions: {denied.detail}"]
 
 
 def test_of_a_topic_that_was_read_for_no_group_every_offset_counts() -> None:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from kzconsumer.errors import BrokersUnreachableError
+from kzconsumer.errors import BrokersUnreachableError, CoordinatorError
 from kzconsumer.registry.cluster import LIMIT
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.settings import Settings
@@ -17,8 +17,11 @@ from kzconsumer.zookeeper.operations import Create
 from kzconsumer_tools.commands.cluster_option import ClusterOption, read_topics
 from kzconsumer_tools.commands.groups_commands import described_group
 from kzconsumer_tools.commands.lag_command import read_lag
+from kzconsumer_tools.groups.cluster_access import OFFSETS_TOPIC
 from kzconsumer_tools.groups.group_description import GroupDescription
 from kzconsumer_tools.groups.group_lag import GroupLag
+from kzconsumer_tools.offsets.prepare import GroupView, read_known_view
+from kzconsumer_tools.offsets.stored_offsets import group_offsets
 from tests.support.simulated import kafka_frames as frames
 from tests.support.simulated.broker import SimulatedBroker
 from tests.support.simulated.ensemble import Ensemble
@@ -51,7 +54,7 @@ class Asked:
         self.world = World(1)
         ensemble = Ensemble(self.world)
         network = SimulatedNetwork(ensemble)
-        logs = PartitionLogs(ensemble, BROKERS, 1)
+        self.logs = logs = PartitionLogs(ensemble, BROKERS, 1)
         logs.stop()
         self.brokers = [SimulatedBroker(self.world, logs, number) for number in logs.brokers]
         network.hosts.update({host(broker.number): broker for broker in self.brokers})
@@ -76,6 +79,10 @@ class Asked:
 
     def lag(self) -> GroupLag:
         return self.answer(read_lag(self.at, "g", None))
+
+    async def known_view(self) -> GroupView:
+        async with self.at.access() as access:
+            return await read_known_view(access, await access.nodes("g"), self.at.storage)
 
     def described(self) -> GroupDescription:
         return self.answer(described_group(self.at, "g"))
@@ -109,6 +116,24 @@ def test_brokers_that_hang_from_the_second_question_on(cluster: Asked) -> None:
     lag = cluster.lag()
     assert (lag.lag, lag.unknown, lag.health) == (None, {"brokers unreachable": BROKERS}, "not examined")
     assert cluster.described().health == "not examined"
+
+
+def test_what_silent_brokers_store_is_unknown(cluster: Asked) -> None:
+    """It is not "never committed". What ZooKeeper has is shown; which of the two counts is not known."""
+    cluster.logs.grow(OFFSETS_TOPIC, 1)
+    for broker in cluster.brokers:
+        broker.set_silent(True)
+    cluster.at = cluster.at._replace(storage="both")
+    found = cluster.described()
+    assert [(each.stored, each.why) for each in found.partitions] == [(None, "brokers unreachable")] * BROKERS
+    assert (found.health, cluster.lag().unknown) == ("not examined", {"brokers unreachable": BROKERS})
+    view = cluster.answer(cluster.at.view("g"))
+    shown = group_offsets(view.nodes, "both", view.brokers)
+    assert [(each.stored, each.why, each.zookeeper) for each in shown.partitions] == [
+        (None, "brokers unreachable", 3)
+    ] * BROKERS
+    with pytest.raises(CoordinatorError, match="tried for 10 s"):  # what changes offsets does not go on
+        cluster.answer(cluster.known_view())
 
 
 def test_a_command_that_needs_brokers_does_not_blame_zookeeper(cluster: Asked) -> None:

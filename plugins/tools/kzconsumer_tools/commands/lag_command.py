@@ -137,5 +137,5 @@ async def read_lag(at: ClusterOption, group: str, scope: Scope | None) -> GroupL
         found = group_lag(group, facts, lags, logs, read_at, leaders, view.nodes.foreign)
         standing = standing_of(view.nodes, facts, lags, read_at)
         symptoms = sorted(of_progress(view.nodes, facts, logs, standing))
-        progress = examined(group, symptoms, not_asked(logs, standing, view.nodes))
+        progress = examined(group, symptoms, not_asked(logs, standing, view.nodes, facts))
         return replace(found, health=progress.health, findings=progress.findings, not_asked=progress.not_asked)

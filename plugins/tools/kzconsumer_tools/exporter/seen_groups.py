@@ -26,7 +26,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.status.partition_health import WINDOW, Commit, Judgement, judge
 from kzconsumer_tools.groups.group_description import described_partitions
-from kzconsumer_tools.groups.group_lag import LogRange, Logs, position_of
+from kzconsumer_tools.groups.group_lag import LogRange, Logs
 from kzconsumer_tools.groups.group_nodes import GroupNodes, facts
 
 
@@ -68,7 +68,6 @@ def group_of_nodes(nodes: GroupNodes) -> ReadGroup:
             continue  # a claim record, or an owner, of what does not exist: there is no offset that could be left over
         path = GroupPaths(nodes.group).offset(place)
         committed = nodes.offsets[path].stat.mtime / 1000 if each.stored is not None else None
-        position = position_of(known, place)
         rows.append(
             ReadPartition(
                 each.topic,
@@ -77,7 +76,7 @@ def group_of_nodes(nodes: GroupNodes) -> ReadGroup:
                 each.unowned,
                 each.stored,
                 committed,
-                position.reason if isinstance(position, Why) and position.reason != "never committed" else None,
+                each.why if each.why != "never committed" else None,
                 gone=known.gone(place),
             )
         )

@@ -14,7 +14,7 @@ from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.log_reads import EARLIEST, LATEST, READ_UNCOMMITTED, ListedOffset
 from kzconsumer.brokers.transport import load_security
 from kzconsumer.clock import now
-from kzconsumer.errors import BrokersUnreachableError, KzConsumerError, NotDoneError
+from kzconsumer.errors import BrokerError, BrokersUnreachableError, CoordinatorError, KzConsumerError, NotDoneError
 from kzconsumer.fetcher.record_times import RecordTimes
 from kzconsumer.group.assignment import GroupSnapshot
 from kzconsumer.group.membership import ConsumerRegistry, SnapshotReader
@@ -173,16 +173,36 @@ class ClusterAccess:
         """The coordinator that stores the group's offsets."""
         return self._coordinators(group)
 
-    async def coordinator_offsets(
+    async def known_offsets(
         self, group: str, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, WithBrokers]:
+    ) -> dict[TopicPartition, WithBrokers | Why]:
         """The group's offsets in the brokers, of these partitions and of all others that the coordinator returns.
 
-        Without the offsets topic brokers are not asked: the request alone would create it. Raises CoordinatorError.
+        Of one of `partitions` that cannot be read, why. Without the offsets topic brokers are not asked: the request
+        alone would create it.
         """
         if not await self._has_offsets():
             return {}
-        return await self.coordinator(group).stored(partitions, others=True)
+        try:
+            answers = await self.coordinator(group).seen(partitions)
+        except CoordinatorError as error:
+            if not partitions:
+                raise
+            last = error.__cause__
+            reason = why_unknown(last if isinstance(last, KzConsumerError) else error).reason
+            return dict.fromkeys(partitions, Why(reason, detail=str(error)))
+        return {each: why_unknown(at) if isinstance(at, BrokerError) else at for each, at in answers.items()}
+
+    async def coordinator_offsets(
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, WithBrokers]:
+        """As `known_offsets`. Raises CoordinatorError if one of `partitions` cannot be read."""
+        found: dict[TopicPartition, WithBrokers] = {}
+        for partition, at in (await self.known_offsets(group, partitions)).items():
+            if isinstance(at, Why):
+                raise CoordinatorError(at.detail)
+            found[partition] = at
+        return found
 
     async def kafka_members(self, group: str) -> tuple[str, ...] | None:
         """The members of the group of this name that brokers coordinate; None if a broker is of 0.8.

@@ -45,13 +45,15 @@ def verified(nodes: GroupNodes) -> Verified:
     return Verified(nodes.group, not symptoms if symptoms or wanted else None, examined(nodes.group, symptoms).findings)
 
 
-def not_asked(logs: Logs, standing: Standing, nodes: GroupNodes) -> list[str]:
-    """What an examination of these leaves out, a sentence each."""
+def not_asked(logs: Logs, standing: Standing, nodes: GroupNodes, known: GroupFacts) -> list[str]:
+    """What an examination of these leaves out, a sentence each. `known`: with the effective offsets."""
     missing = []
     for reason, number in Counter(each.reason for each in logs.values() if isinstance(each, Why)).items():
         if reason != "no leader":
             detail = next(each.detail for each in logs.values() if isinstance(each, Why) and each.reason == reason)
             missing.append(f"the {'log' if number == 1 else 'logs'} of {plural(number, 'partition')}: {detail}")
+    for detail, number in Counter(each.detail for each in known.unread_offsets.values()).items():
+        missing.append(f"where a member starts in {plural(number, 'partition')}: {detail}")
     if unclear := [str(partition) for partition, seconds in sorted(standing.items()) if seconds is None]:
         why = "neither its commits nor its next record have a time that says since when"
         missing.append(f"whether the owner of {some(unclear, MOST_NAMES)} advances: {why}")

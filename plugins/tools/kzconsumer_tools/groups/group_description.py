@@ -14,12 +14,14 @@ import msgspec
 
 from kzconsumer.assignors import AssignmentContext, Assignor
 from kzconsumer.group.assignment import GroupSnapshot, assignment
+from kzconsumer.lag.partition import Reason, Why
 from kzconsumer.lag.totals import Verdict
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.group_records import Registration, has_wildcard
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.operations import Node
 from kzconsumer_tools.groups.advice import Examined, Problem
+from kzconsumer_tools.groups.group_lag import position_of
 from kzconsumer_tools.groups.group_nodes import GroupFacts, GroupNodes, OwnerKind, topics_in
 
 
@@ -38,7 +40,8 @@ class DescribedMember(msgspec.Struct, frozen=True):
 
 
 class DescribedPartition(msgspec.Struct, frozen=True):
-    """`owner` is the owner node's text, `stored` the offset of the next record to be read; None if there is none.
+    """`owner` is the owner node's text, `stored` the offset of the next record to be read; `why` says why there is
+    none, or none that is known.
 
     `exists`: the cluster has the partition; `subscribed`: a member with a readable registration subscribes to it;
     `owned_since`: the time of the claim, None without owner.
@@ -52,6 +55,7 @@ class DescribedPartition(msgspec.Struct, frozen=True):
     owner_kind: OwnerKind | None
     owned_since: datetime | None
     stored: int | None
+    why: Reason | None
 
     @property
     def unowned(self) -> bool:
@@ -130,6 +134,7 @@ def described_partitions(nodes: GroupNodes, known: GroupFacts) -> Iterator[Descr
     for partition in sorted(known.read.union(known.owners, known.offsets, known.claimed)):
         owner = known.owners.get(partition)
         node = nodes.owners.get(GroupPaths(nodes.group).owner(partition))
+        position = position_of(known, partition)
         yield DescribedPartition(
             topic=partition.topic,
             partition=partition.partition,
@@ -138,7 +143,8 @@ def described_partitions(nodes: GroupNodes, known: GroupFacts) -> Iterator[Descr
             owner=owner.thread if owner else None,
             owner_kind=owner.kind if owner else None,
             owned_since=_time(node) if node is not None else None,
-            stored=known.offsets.get(partition),
+            stored=position if isinstance(position, int) else None,
+            why=position.reason if isinstance(position, Why) else None,
         )
 
 

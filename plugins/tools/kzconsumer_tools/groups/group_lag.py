@@ -127,9 +127,12 @@ def _host(thread: str, group: str) -> str | None:
 
 
 def position_of(known: GroupFacts, partition: TopicPartition) -> int | Why:
+    """Where a member begins, or why there is no such offset, or none that is known."""
     stored = known.offsets.get(partition)
     if stored is not None:
         return stored
+    if (why := known.unread_offsets.get(partition)) is not None:
+        return why
     if partition in known.earlier_offsets:
         return Why("offset of an earlier topic")
     return Why("offset unreadable" if partition in known.unreadable_offsets else "never committed")

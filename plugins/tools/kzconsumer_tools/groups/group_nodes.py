@@ -9,6 +9,7 @@ import msgspec
 
 from kzconsumer.display import plural, some
 from kzconsumer.errors import GroupInUseError
+from kzconsumer.lag.partition import Why
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import claim_record, paths
 from kzconsumer.registry.claim_record import (
@@ -123,6 +124,7 @@ class GroupFacts(msgspec.Struct, frozen=True):
 
     `offsets` has None for one that says that there is none, that is unreadable (`unreadable_offsets`), or that was
     stored for an earlier topic of that name (`earlier_offsets`): a member begins there as without an offset.
+    `unread_offsets`: why it is not known where a member begins; `offsets` has None for these, too.
     """
 
     members: Mapping[str, Registration]
@@ -136,6 +138,7 @@ class GroupFacts(msgspec.Struct, frozen=True):
     earlier_offsets: frozenset[TopicPartition]
     unreadable_topics: frozenset[str]
     topics_known: bool
+    unread_offsets: Mapping[TopicPartition, Why] = {}
 
     def gone(self, partition: TopicPartition) -> bool:
         """Whether the cluster has no such partition. A topic that cannot be read proves nothing, nor does a cluster

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from kzconsumer.display import plural
 from kzconsumer.errors import NotDoneError, NotFoundError
+from kzconsumer.lag.partition import Why
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.start_rules import Storage, WithBrokers
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
@@ -17,7 +18,7 @@ from kzconsumer_tools.groups.group_lag import LogRange
 from kzconsumer_tools.groups.group_nodes import GroupNodes
 from kzconsumer_tools.offsets.move_rules import Block, MovedGroup, Side, block, in_use, known_blocks, moved, to_resolve
 from kzconsumer_tools.offsets.offset_changes import CoordinatorChange, to_offset
-from kzconsumer_tools.offsets.prepare import CoordinatorChanges, OffsetChanges, Scope, nodes_at, read_view, within
+from kzconsumer_tools.offsets.prepare import CoordinatorChanges, OffsetChanges, Scope, nodes_at, read_known_view, within
 from kzconsumer_tools.offsets.stored_offsets import effective_offsets
 
 _PLACES: Mapping[Storage, str] = {"zookeeper": "ZooKeeper", "kafka": "the brokers", "both": "ZooKeeper or the brokers"}
@@ -145,7 +146,7 @@ async def _read(access: ClusterAccess, asked: MoveRequest) -> _Sides:
         )
     nodes = await access.nodes(group)
     namesake = nodes if kafka_group == group else await access.nodes(kafka_group)
-    view = await read_view(access, nodes, asked.counts)
+    view = await read_known_view(access, nodes, asked.counts)
     stored = view.facts.offsets
     kafka = await access.coordinator_offsets(kafka_group, view.facts.existing.union(stored))
     in_kafka = {partition: each.offset for partition, each in kafka.items()}
@@ -168,9 +169,9 @@ async def _read(access: ClusterAccess, asked: MoveRequest) -> _Sides:
     return _Sides(nodes, namesake, members, stored, kafka, blocks, logs, offsets, epochs, later)
 
 
-def _epoch_before(nodes: GroupNodes, brokers: WithBrokers | None, partition: TopicPartition, offset: int) -> int:
+def _epoch_before(nodes: GroupNodes, brokers: WithBrokers | Why | None, partition: TopicPartition, offset: int) -> int:
     """The leader epoch of the last record before the offset, which is stored with the brokers or in ZooKeeper."""
-    if brokers is not None and brokers.offset == offset and brokers.leader_epoch >= 0:
+    if isinstance(brokers, WithBrokers) and brokers.offset == offset and brokers.leader_epoch >= 0:
         return brokers.leader_epoch
     record = nodes_at(nodes, partition).claim
     return record.leader_epoch_before(offset) if record is not None else -1

@@ -15,6 +15,7 @@ import msgspec
 from kzconsumer.assignors import Assignor
 from kzconsumer.display import some
 from kzconsumer.errors import CoordinatorError, NotDoneError, NotFoundError, PluginError
+from kzconsumer.lag.partition import Why
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.start_rules import Storage, WithBrokers
 from kzconsumer.plugins import ASSIGNORS, list_plugins, load
@@ -49,6 +50,7 @@ from kzconsumer_tools.offsets.offset_files import FileFormat, SavedOffset
 from kzconsumer_tools.offsets.stored_offsets import (
     EARLIER,
     OffsetOrigin,
+    counting,
     effective_offsets,
     offsets_of_0_7,
     origin_of,
@@ -336,11 +338,12 @@ def nodes_at(nodes: GroupNodes, partition: TopicPartition) -> PartitionNodes:
 
 
 class GroupView(msgspec.Struct, frozen=True):
-    """`facts.offsets` are those that a member starts at; `brokers` are the brokers' (empty if they were not asked)."""
+    """`facts.offsets` are those that a member starts at; `brokers` are the brokers', or why they are not known (empty
+    if they were not asked)."""
 
     nodes: GroupNodes
     facts: GroupFacts
-    brokers: Mapping[TopicPartition, WithBrokers]
+    brokers: Mapping[TopicPartition, WithBrokers | Why]
 
 
 def view_of(nodes: GroupNodes) -> GroupView:
@@ -349,18 +352,26 @@ def view_of(nodes: GroupNodes) -> GroupView:
 
 
 async def read_view(access: ClusterAccess, nodes: GroupNodes, storage: Storage) -> GroupView:
-    """Ask the brokers too if they store offsets of the group. Raises CoordinatorError."""
+    """Ask the brokers too if they store offsets of the group. What they do not return is unknown, with its reason."""
     view = view_of(nodes)
     if storage == "zookeeper":
         return view
-    zookeeper = view.facts.offsets
-    brokers = await access.coordinator_offsets(nodes.group, view.facts.existing.union(zookeeper))
+    known = view.facts
+    asked = known.existing.union(known.offsets, known.owners, known.claimed)
+    brokers = await access.known_offsets(nodes.group, asked)
     more = sorted({partition.topic for partition in brokers}.difference(nodes.topics))
     if more:
         found = await (await access.topics()).found(more, nodes.group)
         nodes = msgspec.structs.replace(nodes, topics={**nodes.topics, **found})
-    offsets = effective_offsets(nodes, zookeeper, brokers, storage)
-    return GroupView(nodes, msgspec.structs.replace(facts(nodes), offsets=offsets), brokers)
+    return GroupView(nodes, counting(nodes, storage, brokers), brokers)
+
+
+async def read_known_view(access: ClusterAccess, nodes: GroupNodes, storage: Storage) -> GroupView:
+    """As `read_view`, for a change. Raises CoordinatorError if it is not known where a member starts."""
+    view = await read_view(access, nodes, storage)
+    for why in view.facts.unread_offsets.values():
+        raise CoordinatorError(why.detail)
+    return view
 
 
 # One look at a group for `describe` and `doctor`: its nodes, its effective offsets, and the logs.
@@ -375,7 +386,6 @@ class Look(NamedTuple):
 
 
 async def look(access: ClusterAccess, group: str, storage: Storage) -> Look:
-    """Raises CoordinatorError if the brokers store offsets of the group and do not return them."""
     view = await read_view(access, await access.nodes(group), storage)
     partitions = partitions_of(view.facts)
     logs = await access.known_logs([each for each in partitions if not view.facts.gone(each)])
@@ -386,7 +396,7 @@ async def look(access: ClusterAccess, group: str, storage: Storage) -> Look:
         written = await access.written({each: nexts[each] for each in unclear})
         standing = standing_of(view.nodes, view.facts, partition_lags(view.facts, partitions, logs, written, at), at)
     symptoms = examine(view.nodes, logs, _assignors(), view.facts, standing)
-    return Look(view, symptoms, not_asked(logs, standing, view.nodes))
+    return Look(view, symptoms, not_asked(logs, standing, view.nodes, view.facts))
 
 
 def _assignors() -> Mapping[str, Assignor]:

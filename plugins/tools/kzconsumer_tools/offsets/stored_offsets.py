@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 import msgspec
 
 from kzconsumer.display import plural, some
 from kzconsumer.errors import NotDoneError
+from kzconsumer.lag.partition import Reason, Why
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.start_rules import Authority, Storage, WithBrokers
 from kzconsumer.registry.claim_record import ClaimRecord
 from kzconsumer.registry.paths import GroupPaths
+from kzconsumer_tools.groups.group_lag import position_of
 from kzconsumer_tools.groups.group_nodes import (
+    GroupFacts,
     GroupNodes,
     KnownTopic,
     facts,
@@ -80,16 +84,19 @@ def require_present_topics(
 
 
 class StoredOffset(msgspec.Struct, frozen=True):
-    """`stored` is where a member starts: the offset in `zookeeper` or `brokers`, by the group's storage; None if there
-    is none, it is unreadable or of an earlier topic of that name, or (`brokers`) it was not read. `written`: time of
-    the node's last change, ISO 8601 in UTC, None without a node. `epoch` (None without a claim record) counts resets;
-    `plan` is a range in flight to a replayable sink, as [first, until]."""
+    """`stored` is where a member starts: the offset in `zookeeper` or `brokers`, by the group's storage. Each is None
+    if there is none, or none that is known or counts; `why`, `why_zookeeper` and `why_brokers` are the reasons.
+    `written`: time of the node's last change, ISO 8601 in UTC, None without a node. `epoch` (None without a claim
+    record) counts resets; `plan` is a range in flight to a replayable sink, as [first, until]."""
 
     topic: str
     partition: int
     stored: int | None
+    why: Reason | None
     zookeeper: int | None
+    why_zookeeper: Reason | None
     brokers: int | None
+    why_brokers: Reason | None
     written: datetime | None
     epoch: int | None
     plan: tuple[int, int] | None
@@ -157,33 +164,63 @@ def _begins_anew(record: ClaimRecord, topic: KnownTopic | None) -> bool:
     return topic is not None and topic.identified and record.incarnation != f"{topic.incarnation or 0:#x}"
 
 
+def counting(nodes: GroupNodes, storage: Storage, brokers: Mapping[TopicPartition, WithBrokers | Why]) -> GroupFacts:
+    """The facts with the effective offsets. `brokers`: what the brokers have, or why that is not known."""
+    known = facts(nodes)
+    read = {each: at for each, at in brokers.items() if not isinstance(at, Why)}
+    offsets = effective_offsets(nodes, known.offsets, read, storage)
+    unread = {
+        each: why
+        for each, why in brokers.items()
+        if isinstance(why, Why) and (known.offsets.get(each) is None or not _decides_alone(nodes, each, storage))
+    }
+    return msgspec.structs.replace(known, offsets=offsets | dict.fromkeys(unread, None), unread_offsets=unread)
+
+
+def _decides_alone(nodes: GroupNodes, partition: TopicPartition, storage: Storage) -> bool:
+    """Whether an offset in ZooKeeper counts whatever the brokers have."""
+    record = record_of(nodes, partition)
+    authority = Authority.seen(storage, record.fingerprint if record is not None else "")
+    return authority in (Authority.ZOOKEEPER, Authority.ZOOKEEPER_FIRST)
+
+
 def group_offsets(
-    nodes: GroupNodes, storage: Storage = "zookeeper", brokers: Mapping[TopicPartition, WithBrokers] | None = None
+    nodes: GroupNodes,
+    storage: Storage = "zookeeper",
+    brokers: Mapping[TopicPartition, WithBrokers | Why] = MappingProxyType({}),
 ) -> GroupOffsets:
-    zookeeper = {each: offset_in(data) for each, data in stored_offsets(nodes).items()}
-    effective = effective_offsets(nodes, facts(nodes).offsets, brokers or {}, storage)
+    known = counting(nodes, storage, brokers)
     return GroupOffsets(
         nodes.group,
         storage,
-        tuple(
-            _stored(nodes, each, at, zookeeper.get(each), (brokers or {}).get(each)) for each, at in effective.items()
-        ),
+        tuple(_stored(nodes, known, each, storage, brokers.get(each)) for each in sorted(known.offsets)),
         tuple(OffsetOf07(*partition_of_0_7(path), offset_in(data)) for path, data in offsets_of_0_7(nodes).items()),
     )
 
 
 def _stored(
-    nodes: GroupNodes, partition: TopicPartition, stored: int | None, zookeeper: int | None, brokers: WithBrokers | None
+    nodes: GroupNodes,
+    known: GroupFacts,
+    partition: TopicPartition,
+    storage: Storage,
+    brokers: WithBrokers | Why | None,
 ) -> StoredOffset:
     record = record_of(nodes, partition)
     node = nodes.offsets.get(GroupPaths(nodes.group).offset(partition))
     written = datetime.fromtimestamp(node.stat.mtime / 1000, UTC) if node is not None else None
+    position = position_of(known, partition)
+    zookeeper = offset_in(node.data) if node is not None else None
+    unreadable: Reason = "offset unreadable" if partition in known.unreadable_offsets else "never committed"
+    without: Reason = "not read yet" if storage == "zookeeper" else "never committed"
     return StoredOffset(
         topic=partition.topic,
         partition=partition.partition,
-        stored=stored,
+        stored=position if isinstance(position, int) else None,
+        why=position.reason if isinstance(position, Why) else None,
         zookeeper=zookeeper,
-        brokers=brokers.offset if brokers is not None else None,
+        why_zookeeper=unreadable if zookeeper is None else None,
+        brokers=brokers.offset if isinstance(brokers, WithBrokers) else None,
+        why_brokers=brokers.reason if isinstance(brokers, Why) else without if brokers is None else None,
         written=written,
         epoch=record.epoch if record is not None else None,
         plan=(record.plan.first, record.plan.until) if record is not None and record.plan is not None else None,

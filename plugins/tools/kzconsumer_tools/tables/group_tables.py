@@ -185,23 +185,23 @@ def _subscription_rows(group: GroupDescription) -> Iterator[str]:
 
 def _partition_rows(group: GroupDescription, names: dict[str, str]) -> Iterator[str]:
     """Consecutive partitions with the same values share a row."""
-    rows = [("OWNER", "", "PARTITIONS", "STORED", "TOPIC")]
-    for (topic, owner, kind, stored), run in groupby(group.partitions, key=_shown):
-        rows.append((short_thread(owner, names), kind, runs([each.partition for each in run]), stored, topic))
-    return columns(rows, right={2, 3})
+    rows = [("OWNER", "", "PARTITIONS", "STORED", "TOPIC", "")]
+    for (topic, owner, kind, stored, why), run in groupby(group.partitions, key=_shown):
+        rows.append((short_thread(owner, names), kind, runs([each.partition for each in run]), stored, topic, why))
+    return (line.rstrip() for line in columns(rows, right={2, 3}))
 
 
-def _shown(each: DescribedPartition) -> tuple[str, str | None, str, str]:
+def _shown(each: DescribedPartition) -> tuple[str, str | None, str, str, str]:
     kind = _OWNER_KINDS[each.owner_kind] or ("" if each.exists else "no partition")
-    return each.topic, each.owner, kind, dash(each.stored)
+    return each.topic, each.owner, kind, dash(each.stored), each.why or ""
 
 
 def _wide_partition_rows(group: GroupDescription) -> Iterator[str]:
     """A row for each partition, with the owner's whole name."""
-    rows = [("OWNER", "", "PARTITION", "STORED", "TOPIC", "OWNED SINCE")]
+    rows = [("OWNER", "", "PARTITION", "STORED", "TOPIC", "", "OWNED SINCE")]
     for each in group.partitions:
-        topic, owner, kind, stored = _shown(each)
-        rows.append((owner or "-", kind, str(each.partition), stored, topic, moment(each.owned_since)))
+        topic, owner, kind, stored, why = _shown(each)
+        rows.append((owner or "-", kind, str(each.partition), stored, topic, why, moment(each.owned_since)))
     return columns(rows, right={2, 3})
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kzconsumer.display import count, moment, plural, some
+from kzconsumer.lag.totals import reasons
 from kzconsumer_tools.offsets.move_rules import Block, MovedGroup, MovedPartition
 from kzconsumer_tools.offsets.offset_changes import ChangedGroup, ChangedOffsets, DescribedChange
-from kzconsumer_tools.offsets.stored_offsets import GroupOffsets
+from kzconsumer_tools.offsets.stored_offsets import GroupOffsets, StoredOffset
 from kzconsumer_tools.proof import PartitionProof, Proof, ProofFinding
 from kzconsumer_tools.tables.text import capital, clip, columns, dash, next_step_line, sentence
 
@@ -18,8 +20,11 @@ if TYPE_CHECKING:
 
 
 def show_table(group: GroupOffsets, *, wide: bool = False) -> str:
-    """A row for each partition, and for each offset of Kafka 0.7."""
-    head = f"group {group.group}: {plural(len(group.partitions), 'stored offset')}"
+    """A row for each partition, and for each offset of Kafka 0.7; `-` has its reason in the row."""
+    stored = sum(each.stored is not None for each in group.partitions)
+    without = Counter(each.why for each in group.partitions if each.why is not None)
+    more = f" ({sum(without.values())} without: {reasons(dict(without))})" if without else ""
+    head = f"group {group.group}: {plural(stored, 'stored offset')}{more}"
     return "\n".join([head, *_partitions(group, wide), *_left_by_0_7(group)])
 
 
@@ -36,17 +41,27 @@ def _partitions(group: GroupOffsets, wide: bool) -> Iterator[str]:
         return
     plans = [f"{each.plan[0]}-{each.plan[1]}" if each.plan else "-" for each in group.partitions]
     if group.storage == "zookeeper":
-        rows = [("PARTITION", "STORED", "WRITTEN", "EPOCH", "PLAN", "TOPIC")]
+        rows = [("PARTITION", "STORED", "WRITTEN", "EPOCH", "PLAN", "TOPIC", "")]
         for each, plan in zip(group.partitions, plans, strict=True):
             stored = dash(each.stored), moment(each.written), dash(each.epoch)
-            rows.append((str(each.partition), *stored, plan, each.topic))
-        yield from ("", *columns(rows, right={0, 1, 3}))
+            rows.append((str(each.partition), *stored, plan, each.topic, each.why or ""))
+        yield from ("", *(line.rstrip() for line in columns(rows, right={0, 1, 3})))
         return
-    both = [("PARTITION", "STORED", "ZOOKEEPER", "BROKERS", "EPOCH", "PLAN", "TOPIC", "WRITTEN")]
+    both = [("PARTITION", "STORED", "ZOOKEEPER", "BROKERS", "EPOCH", "PLAN", "TOPIC", "", "WRITTEN")]
     for each, plan in zip(group.partitions, plans, strict=True):
         offsets = dash(each.stored), dash(each.zookeeper), dash(each.brokers)
-        both.append((str(each.partition), *offsets, dash(each.epoch), plan, each.topic, moment(each.written)))
-    yield from ("", *columns(both, right={0, 1, 2, 3, 4}, wide=wide, more=1))
+        facts = dash(each.epoch), plan, each.topic, ", ".join(_notes_of(each)), moment(each.written)
+        both.append((str(each.partition), *offsets, *facts))
+    yield from ("", *(line.rstrip() for line in columns(both, right={0, 1, 2, 3, 4}, wide=wide, more=1)))
+
+
+def _notes_of(each: StoredOffset) -> Iterator[str]:
+    """Why offsets are `-`; in the column of a storage that means "never committed" unless the row says why."""
+    if each.why is not None:
+        yield each.why
+    for place, why in (("ZooKeeper", each.why_zookeeper), ("brokers", each.why_brokers)):
+        if why not in (None, "never committed", each.why):
+            yield f"{place}: {why}"
 
 
 def changes_table(result: ChangedOffsets, flags: str) -> str:
