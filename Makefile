@@ -32,7 +32,7 @@ help:
 	@echo "  make demo           the whole road on a ZooKeeper and a Kafka of its own (needs only python3)"
 	@echo "  make docs           the pages and the reference as a site, into out/site/ (180 MB, once)"
 	@echo "Before a release:"
-	@echo "  make nightly        simulate, fuzz, all broker versions, chaos, soak, mutants, audit-tests (3.5 hours; SEED=n)"
+	@echo "  make nightly        simulate, fuzz, all broker versions, chaos, soak, mutants, audit-tests (5 hours; SEED=n)"
 	@echo "  make thorough       every test, longer and with random seeds (hours; SEED=n: again)"
 	@echo "  make mutants        known bugs planted one at a time: its tests must catch each (JOBS at a time)"
 	@echo "  make test-install   the wheels in empty environments on each Python here, and the tutorial (7 minutes)"

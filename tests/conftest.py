@@ -187,6 +187,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Chains begin first, in their order: they take longest. Of the other files those that need servers, and wait most
     of the time, alternate with plain ones, which have the processors meanwhile; at the end there are plain ones only.
     """
+    for item in items:
+        if NIGHTLY is None and item.get_closest_marker("only_nightly"):
+            item.add_marker(pytest.mark.skip(reason="make thorough: another test proves the same in make test"))
     others = [file for file in dict.fromkeys(file_of(item.nodeid) for item in items) if file not in ORDER]
     plain = [file for file in others if "/plain/" in file]
     waiting = [file for file in others if "/plain/" not in file]

@@ -3,44 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 PROCESSES = 2
-CHAOS = (
-    "tests/core/servers/test_stop.py",
-    "tests/files/servers/test_parquet_sink.py",
-    "tests/core/ensemble/test_networks.py",
-    "tests/spark/spark/test_chaos_spark.py",
-    "tests/spark/spark/test_chaos_source.py",
-    "tests/spark/spark/test_chaos_cluster.py",
-    "tests/spark/spark/test_replay_after_kill.py",
-    "tests/spark/spark/test_spark_cluster.py",
-    "tests/spark/spark/test_spark_contract.py",
-    "tests/spark/spark/test_spark_sink.py",
-    "tests/spark/spark/test_group_source.py",
-    "tests/spark/spark/test_executors_fetch.py",
-    "tests/spark/spark/test_executors_outage.py",
-    "tests/spark/spark/test_iceberg_catalogs.py",
-    "tests/spark/spark/test_spark_reads_tables.py",
-    "tests/spark/spark/test_mixed_group.py",
-    "tests/spark/spark/test_value_matrix.py",
-    "tests/spark/spark/test_one_in_a_million.py",
-    "tests/spark/servers/test_source_changes.py",
-    "tests/spark/spark/test_source_secrets.py",
-    "tests/spark/spark/test_docs_functions.py",
-    "tests/spark/spark/test_source_tokens.py",
-    "tests/spark/spark/test_spark_function_steps.py",
-    "tests/spark/spark/test_spark_proof.py",
-    "tests/core/spark/test_tutorial.py",
-    "tests/sandbox/spark/test_demo.py",
-    "tests/tools/spark/test_sink_verify.py",
-)
-FUZZ_FINDS = (
-    "tests/core/plain/test_record_fuzz.py::test_control_libfuzzer_finds_what_is_planted_within_a_minute",
-    "tests/core/plain/test_record_fuzz.py::test_control_sanitizers_find_what_is_planted",
-)
+ROOT = Path(__file__).parents[2]
 VERSIONS = (
     "tests/core/original",
     "tests/sandbox/servers/test_sandbox_servers.py",
@@ -71,7 +41,7 @@ class Part:
     name: str
     command: tuple[str, ...]
     minutes: float
-    """It has failed if it takes longer. All parts together stay below three and a half hours."""
+    """It has failed if it takes longer. All parts together stay below five and a half hours."""
     seed: int | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
 
@@ -81,22 +51,42 @@ def parts(seed: int) -> list[Part]:
     return [
         Part("simulate", _program("simulate", "--minutes", "20", "--first", str(seed)), 23, seed),
         Part("fuzz", _program("fuzz", "--seed", str(seed), "--jobs", str(PROCESSES), "--guided", "60"), 23, seed),
-        Part("fuzz finds", _tests(seed, FUZZ_FINDS), 6, seed, _nightly(seed)),
         Part("broker versions", _tests(seed, VERSIONS), 20, seed, _nightly(seed)),
-        Part("chaos", _tests(seed, CHAOS), 40, seed, _nightly(seed)),
+        Part("plain", _tests(seed, plain_at_night(), "-m", "only_nightly"), 30, seed, _nightly(seed)),
+        Part("chaos", _tests(seed, servers_at_night()), 120, seed, _nightly(seed)),
         Part("soak", _program("soak", "--minutes", "20", "--every", "25", "--seed", str(seed)), 25, seed),
         Part("mutants", _program("mutants", "--jobs", str(PROCESSES)), 45),
         Part("audit-tests", _program("audit", "--seed", str(seed), "--sample", "40"), 28, seed),
     ]
 
 
+def plain_at_night() -> list[str]:
+    """Plain files of which some tests run at night alone: these. What the others do at night takes hours."""
+    return [file for file, names in _files_at_night().items() if "/plain/" in file and "only_nightly" in names]
+
+
+def servers_at_night() -> list[str]:
+    """Files that need servers and do more at night, but for those of the part "broker versions"."""
+    return [file for file in _files_at_night() if "/plain/" not in file and not file.startswith(VERSIONS)]
+
+
+def _files_at_night() -> dict[str, str]:
+    """Files of tests, and what each imports from `tests.support.extent`."""
+    found = {}
+    for file in sorted(ROOT.glob("tests/*/*/test_*.py")):
+        if names := re.search("^from tests.support.extent import (.*)$", file.read_text(), re.MULTILINE):
+            found[str(file.relative_to(ROOT))] = names[1]
+    return found
+
+
 def _program(name: str, *options: str) -> tuple[str, ...]:
     return (sys.executable, "-m", f"tests.{name}", *options)
 
 
-def _tests(seed: int, files: tuple[str, ...]) -> tuple[str, ...]:
+def _tests(seed: int, files: Sequence[str], *options: str) -> tuple[str, ...]:
     spread = ("-n", str(PROCESSES), "--dist", "loadscope", "--no-loadscope-reorder")
-    return (sys.executable, "-m", "pytest", *spread, f"--hypothesis-seed={seed}", "-o", "timeout=7200", *files)
+    seeded = (f"--hypothesis-seed={seed}", "-o", "timeout=7200")
+    return (sys.executable, "-m", "pytest", *spread, *seeded, *options, *files)
 
 
 def _nightly(seed: int) -> dict[str, str]:

@@ -16,7 +16,8 @@ T = TypeVar("T")
 NIGHTLY = int(os.environ["KZCONSUMER_NIGHTLY"]) if "KZCONSUMER_NIGHTLY" in os.environ else None
 _QUICK = os.environ.get("HYPOTHESIS_PROFILE") == "quick"
 
-only_nightly = pytest.mark.skipif(NIGHTLY is None, reason="make thorough: another test proves the same in make test")
+only_nightly = pytest.mark.only_nightly
+"""Skipped otherwise (tests/conftest.py): another test proves the same in `make test`."""
 
 
 def extent(usual: T, nightly: T, quick: T | None = None) -> T:

@@ -14,7 +14,7 @@ from rich.console import Console
 from tests.nightly.__main__ import main, run
 from tests.nightly.parts import Part, parts
 
-MINUTES = 210
+MINUTES = 330
 ROOT = Path(__file__).parents[3]
 
 
@@ -79,7 +79,7 @@ def test_only_the_parts_that_are_named(capsys: pytest.CaptureFixture[str]) -> No
     assert "no such part: cooking; there are simulate" in capsys.readouterr().err
 
 
-def test_the_parts_exist_and_take_less_than_three_and_a_half_hours() -> None:
+def test_the_parts_exist_and_take_less_than_five_and_a_half_hours() -> None:
     known = parts(11)
     assert sum(part.minutes for part in known) <= MINUTES
     for part in known:
