@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
 
 import anyio
+import anyio.from_thread
+import anyio.to_thread
 import pytest
+from structlog.testing import capture_logs
 
 from kzconsumer.clock import now
 from kzconsumer.errors import KzConsumerError, OffsetLostError, SessionExpiredError, SinkError, ZooKeeperError
@@ -349,6 +353,38 @@ async def test_stop_with_a_deadline_of_zero(patience: float) -> None:
         async with asyncio.timeout(LIMIT):
             await runner.stop(patience)
         assert sink.events == ["enter", "cancelled", "exit"], "the sink is closed when `stop` returns"
+
+
+class Threaded(Memory):
+    """It writes in a thread, which ends when it notices that the write is cancelled, as that of the sink `parquet`."""
+
+    async def write(self, batch: Batch) -> None:
+        self.writing.set()
+        await anyio.to_thread.run_sync(self._wait)
+
+    @staticmethod
+    def _wait() -> None:
+        while True:
+            anyio.from_thread.check_cancelled()
+            time.sleep(0.005)
+
+
+@pytest.mark.parametrize("why", ["stop", "lost"])
+async def test_a_thread_of_the_sink_that_notices_its_end_has_not_failed(why: str) -> None:
+    claim, queue, sink = progress(), ChunkQueue(1 << 20), Threaded()
+    put(queue, chunk(claim, 0, 5))
+    runner = runner_of(sink)
+    with capture_logs() as logs:
+        async with running(runner, [queue]):
+            await until(sink.writing.is_set)
+            if why == "lost":
+                claim.close()
+                await until(lambda: runner.batches.unwritten == 1)
+            async with asyncio.timeout(LIMIT):
+                await runner.stop(0.0)
+    warned = [each["event"] for each in logs if each["log_level"] != "info"]
+    assert warned == (["batch dropped, its partitions are lost"] if why == "lost" else [])
+    assert claim.processed == 0
 
 
 async def test_stop_before_the_first_streams() -> None:
