@@ -63,7 +63,8 @@ def _processor_time() -> float:
     return sum(os.times()[:4])
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """In the process that distributes the tests nothing is executed."""
-    if not config.getoption("numprocesses", None):
-        config.pluginmanager.register(Recorder(Path(os.environ[FOLDER])))
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Before `conftest` imports modules of ours. In the process that distributes the tests nothing is executed."""
+    if not getattr(early_config.known_args_namespace, "numprocesses", None):
+        early_config.pluginmanager.register(Recorder(Path(os.environ[FOLDER])))

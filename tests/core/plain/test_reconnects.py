@@ -9,10 +9,12 @@ from functools import partial
 import anyio
 import pytest
 
-from kzconsumer.zookeeper.operations import SetData
+from kzconsumer.errors import SessionExpiredError, ZooKeeperError
+from kzconsumer.zookeeper.operations import Create, Delete, SetData, Stat
 from kzconsumer.zookeeper.server_choice import PAUSE
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.session_life import SessionState
+from kzconsumer.zookeeper.watch_table import Watch
 from kzconsumer.zookeeper.watches import repeated
 from tests.support.simulated.clients import Clients
 from tests.support.simulated.ensemble import Connection
@@ -89,5 +91,66 @@ def test_a_server_that_answers_and_then_disconnects_is_retried_slowly() -> None:
         began = clients.world.now
         await repeated(session.sync)
         assert clients.world.now - began < PAUSE[1] / 4, "a connection that has lasted is replaced at once"
+
+    clients.play(script)
+
+
+def test_a_node_that_is_made_while_it_is_looked_for_is_read_and_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the question for its content and that for its existence, any number of times."""
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        watch_exists, left = ZooKeeperSession.watch_exists, [2]
+
+        async def racing(self: ZooKeeperSession, path: str) -> tuple[Stat | None, Watch]:
+            clients.ensemble.operate(Create(path, b"made"))
+            await self.sync()
+            found = await watch_exists(self, path)
+            if left[0]:
+                left[0] -= 1
+                clients.ensemble.operate(Delete(path, -1))
+                await self.sync()
+            return found
+
+        monkeypatch.setattr(ZooKeeperSession, "watch_exists", racing)
+        node, watch = await session.watch_data("/node")
+        assert node is not None
+        assert node.data == b"made"
+        assert not watch.fired
+        clients.ensemble.operate(SetData("/node", b"changed", -1))
+        await session.sync()
+        assert watch.fired
+
+    clients.play(script)
+
+
+def test_what_cannot_be_asked_of_a_server_is_refused_before() -> None:
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        sent = clients.network.sent[clients.process]
+        assert await session.multi([]) == []
+        for path in ("no-slash", "/a//b", "/a/../b", "/a\0"):
+            with pytest.raises(ZooKeeperError):
+                await session.exists(path)
+        assert clients.network.sent[clients.process] == sent
+        with pytest.raises(RuntimeError, match="entered once"):
+            await session.__aenter__()
+        other = clients.session()
+        await other.close()
+        with pytest.raises(SessionExpiredError, match="closed"):
+            await other.sync()
+
+    clients.play(script)
+
+
+def test_a_watch_is_not_armed_for_who_has_given_up_waiting_for_it() -> None:
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        with anyio.move_on_after(0):
+            await session.watch_children("/")
+        await session.sync()
+        assert not [path for chunk in session.watches.chunks(1000) for paths in chunk.values() for path in paths]
 
     clients.play(script)

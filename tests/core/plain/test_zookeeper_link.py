@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import re
+import ssl
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
-from kzconsumer.errors import ConnectionLostError, ProtocolError
+from kzconsumer.errors import ConnectionLostError, ProtocolError, SecurityError
 from kzconsumer.zookeeper import server_choice, wire
 from kzconsumer.zookeeper.link import LARGE, CallerRequest, Link
-from kzconsumer.zookeeper.operations import Check, ConnectString, Create, SetData, Stat
+from kzconsumer.zookeeper.operations import ERROR_CODES, Check, ConnectString, Create, Handling, SetData, Stat
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watch_table import EventType
 from kzconsumer.zookeeper.wire import Reply, WireRequest, event
@@ -48,6 +52,22 @@ class Recorded:
 
     def lost(self, reason: str) -> None:
         self.outcome = reason
+
+
+@asynccontextmanager
+async def served(answers: Sequence[bytes]) -> AsyncIterator[int]:
+    """The port of a server that sends these on each connection, one for each frame."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            for answer in answers:
+                await reader.read(65536)
+                writer.write(answer)
+            await reader.read()
+            writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
 
 
 @asynccontextmanager
@@ -130,6 +150,96 @@ async def test_an_invalid_handshake(hello: bytes) -> None:
     with pytest.raises((ConnectionLostError, ProtocolError)):
         async with link_to(hello):
             pass
+
+
+@pytest.mark.parametrize("alert", [b"\x15\x03\x03\x00\x02\x02\x50", b"\x15\x03\x01\x00\x02\x02\x28"])
+async def test_a_server_that_answers_in_tls_is_named_as_such(alert: bytes) -> None:
+    with pytest.raises(SecurityError, match=r"^127\.0\.0\.1:\d+: answers in TLS: \[zookeeper\] secure, connect$"):
+        async with link_to(alert):
+            pass
+    async with link_to(frame(HELLO), alert) as (link, _):
+        link.send(b"body", Recorded())
+        with anyio.fail_after(5):
+            assert f"a frame of {int.from_bytes(alert[:4], 'big')} bytes" in await link.lost
+
+
+async def test_a_server_that_gives_no_session_is_named() -> None:
+    answers = [frame(struct.pack("!iiqi", 0, 0, 0, 16) + bytes(16) + b"\0")]
+    async with served(answers) as port:
+        zk = ZooKeeperSession(ConnectString.parse(f"127.0.0.1:{port}"), 2.0)
+        entering = asyncio.ensure_future(zk.__aenter__())
+        await until(lambda: zk.refusals)
+        entering.cancel()
+        await asyncio.wait([entering])
+    assert zk.refusals == (f"127.0.0.1:{port}: no session given",)
+
+
+def greeted() -> tuple[Link, asyncio.Task[bytes]]:
+    """A link whose server has answered the handshake, and a request on it."""
+    link = Link(("server", 1), read_event, lambda zxid: None)
+    link.connection_made(Deaf())
+    link.data_received(frame(HELLO))
+    return link, asyncio.ensure_future(link.ask(WireRequest("/a", b"body", bytes)))
+
+
+REFUSALS = {code: each.meaning for code, each in ERROR_CODES.items() if each.handling is Handling.REFUSED}
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+async def test_a_refusal_ends_the_connection_with_the_reason_for_all(code: int) -> None:
+    """Also if it is the answer to another request; what is asked later is refused, too."""
+    for xid in (1, 2):
+        link, asking = greeted()
+        await anyio.lowlevel.checkpoint()
+        other = Recorded()
+        link.send(b"body", other)
+        link.data_received(reply(xid, code=code))
+        with pytest.raises(SecurityError, match=re.escape(REFUSALS[code])):
+            await asking
+        assert link.refused == REFUSALS[code]
+        assert isinstance(other.outcome, str)
+        assert REFUSALS[code] in other.outcome
+        with pytest.raises(SecurityError):
+            await link.ask(WireRequest("/a", b"body", bytes))
+
+
+async def test_a_certificate_may_be_refused_after_the_handshake_of_tls_and_an_end_is_no_refusal() -> None:
+    alert = ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED]")
+    alert.reason = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
+    for error, expected in ((alert, SecurityError), (None, ConnectionLostError)):
+        link, asking = greeted()
+        await anyio.lowlevel.checkpoint()
+        link.connection_lost(error)
+        with pytest.raises(expected) as raised:
+            await asking
+        assert type(raised.value) is expected
+        assert (link.refused is None) is (error is None)
+        refused = link.refused
+        link.connection_lost(alert)
+        assert link.refused == refused, "it has ended already"
+
+
+async def test_replies_may_come_in_any_pieces() -> None:
+    rng = random.Random(3)
+    for _ in range(100):
+        seen, events = list[int](), list[bytes]()
+        link = Link(("server", 1), events.append, seen.append)
+        link.connection_made(Deaf())
+        contents = [rng.randbytes(rng.randrange(20)) for _ in range(rng.randrange(1, 5))]
+        stream = frame(HELLO) + reply(-1, zxid=-1, body=b"event")
+        stream += b"".join(reply(xid, 10 + xid, body=body) for xid, body in enumerate(contents, 1))
+        cuts = sorted(rng.randrange(len(stream) + 1) for _ in range(rng.randrange(6)))
+        calls = [Recorded() for _ in contents]
+        for call in calls:
+            link.send(b"body", call)
+        for begin, end in pairwise([0, *cuts, len(stream)]):
+            link.data_received(stream[begin:end])
+        assert [call.outcome for call in calls] == [
+            Reply(xid, 10 + xid, 0, body) for xid, body in enumerate(contents, 1)
+        ]
+        assert (events, seen) == ([b"event"], [10 + xid for xid in range(1, len(contents) + 1)])
+        assert not link.lost.done()
+        assert link.unanswered is False
 
 
 async def test_an_internal_error_while_reading_closes_the_connection_and_fails_every_call() -> None:

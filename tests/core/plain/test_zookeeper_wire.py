@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kzconsumer.errors import ConnectionLostError, ProtocolError, ZooKeeperError
 from kzconsumer.zookeeper import wire
 from kzconsumer.zookeeper.operations import OK, Check, Create, Delete, Operation, SetData
-from kzconsumer.zookeeper.wire import Reply, WireRequest, established, event, reply, result
+from kzconsumer.zookeeper.wire import MAX_REQUEST, Reply, WireRequest, established, event, reply, result
 
 REQUESTS: list[WireRequest[Any]] = [
     wire.get("/a", "/c/a"),
@@ -23,6 +23,7 @@ REQUESTS: list[WireRequest[Any]] = [
     wire.set_data("/a", "/c/a", b"", 0),
     wire.delete("/a", "/c/a", 0),
     wire.sync("/a", "/c/a"),
+    wire.sasl(b"token"),
     wire.multi([Check("/a", 0), SetData("/b", b"", 1)], lambda path: "/c" + path),
 ]
 
@@ -87,3 +88,33 @@ def _as_the_codec(operation: Operation) -> Any:
             request = protocol.CreateRequest(path=path, data=operation.data, acl=[protocol.UNRESTRICTED_ACCESS])
             request.set_flags(ephemeral=operation.ephemeral, sequential=operation.sequential)
             return request
+
+
+@given(content=st.binary(max_size=20), size=st.integers(-3, 25))
+def test_a_token_is_as_long_as_the_server_says(content: bytes, size: int) -> None:
+    body = size.to_bytes(4, "big", signed=True) + content
+    if max(size, 0) == len(content):
+        assert result(wire.sasl(b""), Reply(1, 1, OK, body)) == content
+    else:
+        with pytest.raises(ProtocolError, match=f"{len(content)} bytes instead of {size}"):
+            result(wire.sasl(b""), Reply(1, 1, OK, body))
+
+
+@given(token=st.binary(max_size=20), scheme=st.sampled_from(["digest", "ip"]))
+def test_credentials_are_sent_as_they_are(token: bytes, scheme: str) -> None:
+    counted = len(token).to_bytes(4, "big") + token
+    assert wire.sasl(token).body == (102).to_bytes(4, "big") + counted
+    name = len(scheme).to_bytes(4, "big") + scheme.encode()
+    assert wire.add_auth(scheme, token).body == (100).to_bytes(4, "big") + bytes(4) + name + counted
+
+
+def test_a_request_is_not_sent_if_it_is_larger_than_a_server_takes() -> None:
+    """It would close the connection, with all that is in flight on it."""
+    room = MAX_REQUEST - len(wire.set_data("/a", "/c/a", b"", 0).body)
+    assert len(wire.set_data("/a", "/c/a", bytes(room), 0).body) == MAX_REQUEST
+    for make in (
+        lambda: wire.set_data("/a", "/c/a", bytes(room + 1), 0),
+        lambda: wire.multi([SetData("/a", bytes(room), 0)], lambda path: "/c" + path),
+    ):
+        with pytest.raises(ZooKeeperError, match=r"/a: a request of 10000\d\d bytes is more than a server takes"):
+            make()

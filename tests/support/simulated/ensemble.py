@@ -15,6 +15,7 @@ from typing import Protocol
 from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData, Stat
 from kzconsumer.zookeeper.watch_table import EventType
 from tests.support.simulated import zookeeper_frames as frames
+from tests.support.simulated.logins import Login
 from tests.support.simulated.virtual_time import World
 from tests.support.simulated.znode_tree import NO_AUTH, Refused, Tree
 
@@ -86,6 +87,8 @@ class Ensemble:
         """Below this path only the operator may create or set nodes."""
         self.too_large: str | None = None
         """A request that creates or sets a node below this path closes its connection, as one beyond jute.maxbuffer."""
+        self.login: Callable[[Server], Login] | None = None
+        """What each connection to a server has to pass before it is served; None: every client is let in."""
         self._last_session = 0x10_0000_0000
 
     def operate(self, *operations: Operation) -> None:
@@ -222,6 +225,7 @@ class Server:
 
     def accept(self, peer: Peer) -> Connection:
         connection = Connection(self, peer)
+        connection.login = self.ensemble.login and self.ensemble.login(self)
         self.connections[connection] = None
         return connection
 
@@ -300,6 +304,7 @@ class Connection:
     open: bool = True
     asked_to_close: bool = False
     _buffer: bytes = b""
+    login: Login | None = None
     _greeted: bool = False
     _answers: deque[tuple[int, Callable[[], bytes]]] = field(default_factory=deque)
 
@@ -379,6 +384,9 @@ class Connection:
         if session is None:
             self.close()
             return
+        if self.login is not None and (request.kind in (frames.AUTH, frames.SASL) or not self.login.passed):
+            self._prove(self.login, request)
+            return
         if not self.server.cut_off:
             self.server.ensemble.touch(session)
         if request.kind not in (frames.PING, frames.CLOSE) and self._throttles():
@@ -396,6 +404,14 @@ class Connection:
         else:
             self._answers.append((0, lambda: self._read(request)))
         self.answer()
+
+    def _prove(self, login: Login, request: frames.Request) -> None:
+        answer = login.take(request)
+        if isinstance(answer, bytes):
+            self._later(0, frames.reply(request.xid, 0, body=answer))
+            return
+        self._later(0, frames.reply(request.xid, 0, answer))
+        self.close()
 
     def _throttles(self) -> bool:
         ensemble = self.server.ensemble

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from kzconsumer.zookeeper.operations import Check, Create, Delete, Operation, SetData, Stat
 from kzconsumer.zookeeper.watch_table import EventType
 
-CREATE, DELETE, EXISTS, GET, SET, SYNC, PING, CHILDREN2, CHECK, MULTI, SET_WATCHES, CLOSE = (
-    1, 2, 3, 4, 5, 9, 11, 12, 13, 14, 101, -11,
+CREATE, DELETE, EXISTS, GET, SET, SYNC, PING, CHILDREN2, CHECK, MULTI, AUTH, SET_WATCHES, SASL, CLOSE = (
+    1, 2, 3, 4, 5, 9, 11, 12, 13, 14, 100, 101, 102, -11,
 )  # fmt: skip
 WRITES = frozenset({CREATE, DELETE, SET, MULTI})
 EPHEMERAL = 1
@@ -31,7 +31,10 @@ class Handshake(NamedTuple):
 
 
 class Request(NamedTuple):
-    """`operations` of writes, `paths` of reads and syncs, `watches` of a SetWatches: data, exist, child."""
+    """`operations` of writes, `paths` of reads and syncs, `watches` of a SetWatches: data, exist, child.
+
+    `path` of an AUTH is the scheme; `data` of that and of SASL what a client proves itself with.
+    """
 
     xid: int
     kind: int
@@ -40,6 +43,7 @@ class Request(NamedTuple):
     watch: bool = False
     watches: tuple[list[str], list[str], list[str]] = ([], [], [])
     since: int = 0
+    data: bytes = b""
 
 
 class _Reader:
@@ -94,6 +98,11 @@ def request(frame: bytes) -> Request:
             return Request(xid, kind, path=path, watch=bool(watch))
         case 9:
             return Request(xid, kind, path=reader.text())
+        case 100:
+            reader.take("i")
+            return Request(xid, kind, path=reader.text(), data=reader.buffer())
+        case 102:
+            return Request(xid, kind, data=reader.buffer())
         case 101:
             (since,) = reader.take("q")
             return Request(xid, kind, since=since, watches=(reader.texts(), reader.texts(), reader.texts()))
