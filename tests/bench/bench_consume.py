@@ -14,11 +14,9 @@ import argparse
 import os
 import random
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 import anyio
 import anyio.from_thread
@@ -35,6 +33,7 @@ from tests.bench import bench_delays
 from tests.bench.bench_rest import LOADS, SECONDS, Load, RestRun, measure_rest, rest_section
 from tests.bench.client import CLIENTS
 from tests.bench.delay_client import TUNED
+from tests.bench.folder import bench_folder
 from tests.bench.java_clients import fetch_jars
 from tests.bench.report import DelaySection, RestSection, Section, lines, report, show
 from tests.bench.source import Source
@@ -96,9 +95,9 @@ async def _run(args: argparse.Namespace) -> None:
     sections: list[Section] = []
     delays: list[DelaySection] = []
     rests: list[RestSection] = []
-    with tempfile.TemporaryDirectory(prefix="kzconsumer-bench-") as folder, _Progress(steps) as output:
+    with bench_folder() as folder, _Progress(steps) as output:
         await anyio.to_thread.run_sync(fetch_jars)
-        async with Sandbox(Path(folder), BROKER, 1, heap="512m", tuning=TUNING) as sandbox:
+        async with Sandbox(folder, BROKER, 1, heap="512m", tuning=TUNING) as sandbox:
             if "rate" in args.part:
                 for size, codec in ((size, codec) for size in args.size for codec in args.codec):
                     # Half a GiB at most: it has to stay in the page cache.

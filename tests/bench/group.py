@@ -10,9 +10,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -24,6 +22,7 @@ from rich.table import Table
 
 from kzconsumer.logs import setup
 from kzconsumer_sandbox.servers.jars import NEWEST
+from tests.bench.folder import bench_folder
 from tests.bench.group_events import BODY, EVENTS, KINDS, ORIGINAL, OURS, PARTITIONS, SESSION_TIMEOUT, measure
 from tests.bench.report import Spread
 from tests.support.original import NEWEST_ORIGINAL
@@ -80,16 +79,16 @@ def main() -> int:
 
 async def _run(args: argparse.Namespace) -> Report:
     runs: list[tuple[str, dict[str, float]]] = []
-    with tempfile.TemporaryDirectory(prefix="kzconsumer-bench-") as folder, Progress(console=_progress()) as bar:
+    with bench_folder() as folder, Progress(console=_progress()) as bar:
         task = bar.add_task("servers", total=(args.repetitions + 1) * len(args.kinds))
-        servers = Servers(Path(folder))
+        servers = Servers(folder)
         try:
             cluster = servers.cluster_of(NEWEST.number)
             for repetition in range(args.repetitions + 1):
                 for kind in args.kinds:
                     bar.update(task, description=f"{kind}, {repetition} of {args.repetitions}")
                     name = f"bench-{KINDS.index(kind)}-{repetition}"
-                    figures = await measure(servers, cluster, kind, name, Path(folder, name), args.events)
+                    figures = await measure(servers, cluster, kind, name, folder / name, args.events)
                     bar.advance(task)
                     if repetition > 0:
                         runs.append((kind, figures))

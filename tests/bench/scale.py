@@ -11,12 +11,10 @@ import argparse
 import asyncio
 import itertools
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
 from typing import Self
 
 import anyio
@@ -35,6 +33,7 @@ from kzconsumer.zookeeper.watches import together
 from kzconsumer_sandbox.servers.sandbox import Sandbox
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.bench import scale_simulated
+from tests.bench.folder import bench_folder
 from tests.bench.report import Spread
 from tests.bench.scale_members import Progress
 from tests.support.zookeeper_sessions import received_by_session
@@ -107,8 +106,8 @@ def _simulate(args: argparse.Namespace) -> int:
 
 async def _run(args: argparse.Namespace) -> list[Scale]:
     topics = [f"scale-{number}" for number in range(args.topics)]
-    with tempfile.TemporaryDirectory(prefix="kzconsumer-bench-") as folder, Bar(console=Console(stderr=True)) as bar:
-        async with Sandbox(Path(folder), BROKER, 1, heap="1g", config=SMALL_LOGS, tuning=TUNING) as sandbox:
+    with bench_folder() as folder, Bar(console=Console(stderr=True)) as bar:
+        async with Sandbox(folder, BROKER, 1, heap="1g", config=SMALL_LOGS, tuning=TUNING) as sandbox:
             task = bar.add_task(f"{args.topics} topics of {args.partitions} partitions", total=len(topics))
             for topic in topics:
                 await create_topic(sandbox.zookeeper_connect, topic, args.partitions, limit=LIMIT)

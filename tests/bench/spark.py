@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -28,13 +27,15 @@ import anyio.to_thread
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from rich.console import Console
 from rich.progress import Progress
 
 from kzconsumer.logs import setup
 from kzconsumer_sandbox.servers.sandbox import Sandbox
 from kzconsumer_sandbox.servers.topic_creation import create_topic
+from tests.bench.folder import bench_folder
 from tests.bench.process_tree import processor_seconds
 from tests.bench.spark_report import Report, Run, Section, section, table
 from tests.bench.spark_sides import Round, Side, on_cluster, ours, source, theirs
@@ -51,6 +52,14 @@ SPARK, PARQUET, SOURCE = "the sink spark", "the sink parquet", "GroupSource"
 THEIRS = "Spark's own source, one batch"
 #: Batches of ours are full: a smaller one waits for `[batch] max_time`.
 RECORDS: Mapping[int, int] = {100: 2_000_000, 1024: 1_500_000}
+#: Of a round of another size.
+BYTES = 500_000_000
+#: What a round has written is deleted once it is compared, and the broker removes what is deleted within seconds.
+SMALL_LOGS = {
+    "log.segment.bytes": 64 << 20,
+    "log.segment.delete.delay.ms": 1000,
+    "log.retention.check.interval.ms": 2000,
+}
 
 
 def main() -> int:
@@ -59,7 +68,8 @@ def main() -> int:
     )
     arguments.add_argument("--part", choices=PARTS, default="local", help="which Spark of ours (local)")
     arguments.add_argument("--size", type=int, nargs="+", default=list(RECORDS), metavar="BYTES", help="(100 1024)")
-    arguments.add_argument("--records", type=int, help="of a round (2,000,000 of 100 B, 1,500,000 of 1 KiB)")
+    records = "of a round (2,000,000 of 100 B, 1,500,000 of 1 KiB, otherwise 500 MB)"
+    arguments.add_argument("--records", type=int, help=records)
     arguments.add_argument("--repetitions", type=int, default=5, help="rounds that count (5)")
     arguments.add_argument("--warm", type=int, default=2, help="rounds before them (2)")
     arguments.add_argument("--settings", default="", metavar="TOML", help="tables for our side: '[batch]\\nmax_...'")
@@ -86,7 +96,7 @@ async def _run(args: argparse.Namespace) -> Report:
     if args.ours_alone and args.part == "local":
         sides = 3
     steps = len(args.size) * (args.repetitions + args.warm) * sides
-    with tempfile.TemporaryDirectory(prefix="kzconsumer-bench-") as folder, Progress(console=console) as progress:
+    with bench_folder() as folder, Progress(console=console) as progress:
         task = progress.add_task("starting", total=steps)
 
         def print_line(what: str, done: int) -> None:
@@ -94,15 +104,14 @@ async def _run(args: argparse.Namespace) -> Report:
             if not console.is_terminal:
                 print(what, file=sys.stderr, flush=True)
 
-        config = {"transaction.state.log.replication.factor": 1, "transaction.state.log.min.isr": 1}
-        async with Sandbox(Path(folder), BROKER, 1, heap="512m", tuning=TUNING, config=config) as sandbox:
+        async with Sandbox(folder, BROKER, 1, heap="512m", tuning=TUNING, config=SMALL_LOGS) as sandbox:
             for size in args.size:
                 topic = f"bench-{size}"
                 rounds = Rounds(sandbox, args, size, print_line)
                 for each in (topic, f"{topic}-source", f"{topic}-parquet"):
                     await create_topic(sandbox.zookeeper_connect, each, PARTITIONS)
                 # In this thread: the processes that it starts must not outlive it.
-                sections.append(PARTS[args.part](rounds, topic, Path(folder, topic)))
+                sections.append(PARTS[args.part](rounds, topic, folder / topic))
     return Report(BROKER, PARTITIONS, os.cpu_count() or 0, args.settings, tuple(sections))
 
 
@@ -116,7 +125,7 @@ class Rounds:
         self.args = args
         self.size = size
         self.runs: dict[str, list[Run]] = {}
-        self.records_each = (args.records or RECORDS.get(size, 500_000)) // PARTITIONS
+        self.records_each = (args.records or RECORDS.get(size) or min(BYTES // size, 2_000_000)) // PARTITIONS
         self._print_line = print_line
         self._writer = TransactionalWriter(sandbox.bootstrap, size)
 
@@ -139,6 +148,14 @@ class Rounds:
                 tables.append(_checked(side.take(round), round, name))
             if any(other != tables[0] for other in tables):
                 raise AssertionError(f"the two sides have written different records of {round}")
+            self._delete(round)
+
+    def _delete(self, round: Round) -> None:
+        """All sides have read it."""
+        admin = AdminClient({"bootstrap.servers": self.sandbox.bootstrap})
+        ends = [TopicPartition(round.topic, partition, round.until + 1) for partition in range(round.partitions)]
+        for deleted in admin.delete_records(ends).values():
+            deleted.result(30.0)
 
     def section(self, compared: str, to: str, goals: tuple[float, float] | None = None) -> Section:
         return section(self.size, PARTITIONS * self.records_each, self.runs, compared, to, goals)

@@ -12,7 +12,6 @@ import os
 import random
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from pyspark.sql import DataFrame
 from kzconsumer_sandbox.servers.sandbox import Sandbox
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from kzconsumer_spark import GroupSource
+from tests.bench.folder import bench_folder
 from tests.bench.spark_source import session_in
 from tests.support.producing import Sent, produce
 
@@ -48,13 +48,13 @@ def main() -> None:
 
 
 async def _run(args: argparse.Namespace) -> None:
-    with tempfile.TemporaryDirectory(prefix="kzconsumer-bench-") as folder:
-        async with Sandbox(Path(folder), BROKER, 1, heap="512m") as sandbox:
+    with bench_folder() as folder:
+        async with Sandbox(folder, BROKER, 1, heap="512m") as sandbox:
             for size in args.size:
                 topic = f"memory-{size}"
                 await create_topic(sandbox.zookeeper_connect, topic, PARTITIONS)
                 # In this thread: the processes that it starts must not outlive it.
-                _measure(sandbox, topic, size, Path(folder), args)
+                _measure(sandbox, topic, size, folder, args)
 
 
 def _measure(sandbox: Sandbox, topic: str, size: int, folder: Path, args: argparse.Namespace) -> None:

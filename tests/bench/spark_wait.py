@@ -13,7 +13,6 @@ import argparse
 import json
 import random
 import sys
-import tempfile
 import time
 from pathlib import Path
 from statistics import median, quantiles
@@ -29,6 +28,7 @@ from rich.table import Table
 from kzconsumer.logs import setup
 from kzconsumer_sandbox.servers.sandbox import Sandbox
 from kzconsumer_sandbox.servers.topic_creation import create_topic
+from tests.bench.folder import bench_folder
 from tests.bench.process_tree import processor_seconds
 from tests.bench.spark import BROKER, TUNING
 from tests.bench.spark_sides import ours
@@ -49,10 +49,10 @@ def main() -> int:
 
 
 async def _run(seconds: int, batches: int) -> None:
-    with tempfile.TemporaryDirectory(prefix="kzconsumer-bench-") as folder:
-        async with Sandbox(Path(folder), BROKER, 1, heap="512m", tuning=TUNING) as sandbox:
+    with bench_folder() as folder:
+        async with Sandbox(folder, BROKER, 1, heap="512m", tuning=TUNING) as sandbox:
             await create_topic(sandbox.zookeeper_connect, TOPIC, 1)
-            await anyio.to_thread.run_sync(_measure, Path(folder), sandbox, seconds, batches)
+            await anyio.to_thread.run_sync(_measure, folder, sandbox, seconds, batches)
 
 
 def _measure(folder: Path, sandbox: Sandbox, seconds: int, batches: int) -> None:
