@@ -116,6 +116,9 @@ forget idle ones, after a minute to an hour, and many tell nobody: a request on 
 _HANG_UPS: Final = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
 """What asyncio raises when the peer ends the connection in the TLS handshake."""
 
+_LIMIT: Final = "has it reached a limit of connections (max.connections.per.ip)"
+"""What a peer may have that hangs up at once; it does not say so."""
+
 _PLAINTEXT: Final = Security()
 
 
@@ -154,10 +157,10 @@ class BrokerConnection:
                         return connection
                     if connection._passed_over:
                         return await cls._connect_to_old(broker, client_id, security, timeout)
-                if security.sasl is not None:
-                    raise SecurityError(
-                        f"{broker}: hung up on ApiVersions: no broker, or one before 0.10, which does not support "
-                        f"{security.sasl.mechanism}"
+                if security.sasl is not None:  # not refused: it was sent no token
+                    raise ConnectionLostError(
+                        f"{broker}: hung up on ApiVersions: {_LIMIT}, is it no broker, or one before 0.10, which does "
+                        f"not support {security.sasl.mechanism}?"
                     )
                 connection = await cls._connect_to_old(broker, client_id, security, timeout)
                 if not await connection._negotiate(timeout):
@@ -201,7 +204,7 @@ class BrokerConnection:
             await connection.call(ListOffsetsRequest({}), timeout=timeout)
         except ConnectionLostError as error:
             raise ConnectionLostError(
-                f"{error} (on ApiVersions too: is this a broker, and right for [brokers] security_protocol?)"
+                f"{error} (on ApiVersions too: {_LIMIT}, is it a broker, is [brokers] security_protocol right?)"
             ) from None
         except BaseException:
             connection.close()

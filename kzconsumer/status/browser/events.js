@@ -19,7 +19,7 @@ function take(event) {
     else if (line.startsWith("data: ")) data = line.slice(6);
   }
   if (!Object.hasOwn(SHOW, name)) return;
-  known[name] = JSON.parse(data);
+  known[name] = parsed(data);
   SHOW[name]();
 }
 

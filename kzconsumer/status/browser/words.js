@@ -5,11 +5,19 @@ const UNKNOWN = "-";
 
 const whole = new Intl.NumberFormat("en-US");
 const count = (n) => (n === null || n === undefined ? UNKNOWN : whole.format(n));
-const offset = (n) => (n === null || n === undefined ? UNKNOWN : String(n));
+const offset = (n) => (n === null || n === undefined ? UNKNOWN : `${Number.isInteger(n) && !Number.isSafeInteger(n) ? "about " : ""}${n}`);
 const rate = (n) => (n === null || n === undefined ? UNKNOWN : n < 10 ? `${Math.round(n * 10) / 10}/s` : `${count(Math.round(n))}/s`);
 const moment = (time) => (time === null || time === undefined ? UNKNOWN : `${new Date(time * 1000).toISOString().slice(0, 19)}Z`);
 const minute = (time) => moment(time).slice(11, 16);
 const plural = (n, one) => `${count(n)} ${one}${n === 1 ? "" : "s"}`;
+
+const OFFSETS = new Set(["fetched", "consumed", "processed", "committed", "end"]);
+
+/** A document. Offsets beyond 2 ** 53 are no exact numbers in JavaScript, and become text; older browsers round them. */
+function parsed(text) {
+  const exact = (name, value, given) => (OFFSETS.has(name) && Number.isInteger(value) && !Number.isSafeInteger(value) && given ? given.source : value);
+  return /\d{16}/.test(text) ? JSON.parse(text, exact) : JSON.parse(text);
+}
 
 function duration(s) {
   if (s === null || s === undefined) return UNKNOWN;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import AsyncIterator
@@ -28,15 +29,18 @@ SECONDS = (None, 0, 0.0004, 0.0125, 0.04, 0.9996, 1, 1.25, 2.5, 9.94, 9.96, 12.5
 RATES = (None, 0, 0.04, 0.25, 0.75, 3.04, 9.95, 9.99, 10, 12.5, 13.5, 999.5, 4512.3, 1_234_567.8)
 COUNTS = (None, 0, 999, 1000, 1_234_567, 2**53 - 1)
 TIMES = (None, 0, 1_769_813_999.875, 1_800_000_000)
+OFFSETS = (None, 0, 2**31 + 1, 2**53 - 1, 2**53 + 1, 2**62 + 1, 2**63 - 1)
 
 
 async def test_figures_are_those_of_the_command_line(chromium: Browser) -> None:
     words = (files("kzconsumer.status") / "browser" / "words.js").read_text()
     calls = [("duration", each) for each in SECONDS] + [("rate", each) for each in RATES]
     calls += [("count", each) for each in COUNTS] + [("moment", each) for each in TIMES]
+    calls += [("offset", json.dumps({"end": each})) for each in OFFSETS]
     async with window(chromium, locale="de-DE", timezone_id="Asia/Tokyo") as desk:
         page = await desk.page.evaluate(
             f"(calls) => {{ {words}; const by = {{ duration, rate, count, moment }};"
+            " by.offset = (document) => offset(parsed(document).end);"
             " return calls.map(([name, value]) => by[name](value)); }",
             calls,
         )
@@ -46,6 +50,9 @@ async def test_figures_are_those_of_the_command_line(chromium: Browser) -> None:
 def command_line(name: str, value: Any) -> str:
     if name == "moment":
         return moment(None if value is None else datetime.fromtimestamp(value, UTC))
+    if name == "offset":
+        given = json.loads(value)["end"]
+        return "-" if given is None else str(given)
     return {"duration": span, "rate": rate, "count": count}[name](value)
 
 

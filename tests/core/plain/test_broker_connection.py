@@ -749,13 +749,16 @@ async def test_credential_files_that_have_become_unreadable_fail_the_attempt() -
             await brokers.connection(broker)
 
 
-async def test_a_broker_too_old_for_sasl() -> None:
+async def test_a_broker_that_hangs_up_before_sasl_has_not_refused_the_client() -> None:
+    """It may be too old, or have reached a limit of connections, or be stopping: it is tried again at once."""
+
     async def serve(peer: Peer) -> None:
         await peer.request()
 
-    async with listening(serve) as broker:
-        with pytest.raises(SecurityError, match=r"hung up on ApiVersions: no broker, or one before 0\.10"):
-            await BrokerConnection.open(broker, client_id="test", timeout=10, security=as_user())
+    async with listening(serve) as broker, Brokers(client_id="test", timeout=10, security=as_user) as brokers:
+        with pytest.raises(ConnectionLostError, match=r"hung up on ApiVersions: .*max\.connections.*before 0\.10"):
+            await brokers.connection(broker)
+        assert not brokers.refused
 
 
 async def test_an_exception_of_the_body_is_raised_unchanged() -> None:
