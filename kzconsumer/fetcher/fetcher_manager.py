@@ -107,6 +107,11 @@ class FetcherManager:
         """A quota of its broker holds this member back."""
         return (fetcher := self._fetcher_of(state)) is not None and fetcher.throttled
 
+    @property
+    def rate_limited(self) -> bool:
+        """`[fetch] rate_limit` forbids requests at the moment."""
+        return self._limit.wait(now()) > 0
+
     def _fetcher_of(self, state: FetchState) -> BrokerFetcher | None:
         fetcher, _ = self._fetchers.get(state.fetcher, (None, None))
         return fetcher if fetcher is not None and state in fetcher else None

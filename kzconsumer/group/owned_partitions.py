@@ -106,6 +106,7 @@ class OwnedPartitions:
                 failed=claim.fetch.failed,
                 high_watermark_at=claim.fetch.high_watermark_at,
                 held_back=claim.fetch.held_back,
+                rate_limited=self._fetchers.rate_limited,
             )
             for partition, claim in sorted(self.claims.items())
             if claim.progress.open

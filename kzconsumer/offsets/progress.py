@@ -59,6 +59,8 @@ class Position(msgspec.Struct, frozen=True):
     held_back: int = 0
     """Offsets behind a transaction that has been open for a quarter of an hour: with read_committed they cannot be read
     before it ends, and `high_watermark` is where it begins."""
+    rate_limited: bool = False
+    """`[fetch] rate_limit` holds the next request of this member back."""
 
     @property
     def left(self) -> int | None:

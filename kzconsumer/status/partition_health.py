@@ -242,6 +242,7 @@ Hindrance: TypeAlias = Literal[
     "queue full",
     "collecting",
     "throttled",
+    "rate limit",
     "no records received",
 ]
 
@@ -250,7 +251,8 @@ def hindrance(at: Position, lease_held: bool, silent: Why | None = None) -> Hind
     """The first reason that applies, from what stops everything to what stops this partition alone.
 
     `silent`: why the log's end is unknown. "collecting": the batch is not due; "throttled": by a quota of the broker;
-    "no records received": the broker has records and does not send them, or does not answer.
+    "rate limit": by that of `[fetch]`; "no records received": the broker has records and does not send them, or does
+    not answer.
     """
     if not lease_held:
         return "session doubtful"
@@ -269,6 +271,8 @@ def hindrance(at: Position, lease_held: bool, silent: Why | None = None) -> Hind
         return "collecting"
     if at.throttled:
         return "throttled"
+    if at.rate_limited:
+        return "rate limit"
     return unanswered or "no records received"
 
 

@@ -130,6 +130,15 @@ def test_a_replica_that_is_behind_does_not_say_how_far_the_member_is_behind() ->
             assert (first.progress.lag, first.progress.behind, first.hindrance) == (500, True, "no records received")
 
 
+def test_records_that_a_rate_limit_holds_back_are_not_missing_because_of_the_broker() -> None:
+    """What was fetched pays for the next half minute."""
+    with observed(fetch=(("rate_limit", "1KiB"),), record_bytes=1000, settled=5.0) as at:
+        for _ in range(2):
+            at.group.logs.burst(15)
+            *_, report = at.reports(3)
+        assert [(each.progress.lag, each.hindrance) for each in report.partitions] == [(15, "rate limit")] * 2
+
+
 def test_a_member_that_waits_for_a_transaction_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has read all that it may, and its session says nothing more of the partition: no record comes."""
     monkeypatch.setattr(response_handler, "OPEN_FOR", 8.0)

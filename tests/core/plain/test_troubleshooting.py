@@ -22,7 +22,7 @@ _ROW = re.compile(r"^\| (`[^|]+`) \|", re.MULTILINE)
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _COMMAND = re.compile(r"^kzconsumer (?:[^#\n]+)|(?<=`)kzconsumer [^`]+(?=`)", re.MULTILINE)
 STALLS = {"session doubtful", "failed", "paused", "no leader", "sink slow", "queue full", "collecting", "throttled"}
-REASONS = STALLS | {"brokers unreachable", "no records received"}
+REASONS = STALLS | {"brokers unreachable", "rate limit", "no records received"}
 """The rows of the table of stalls, which are not events."""
 
 
