@@ -201,13 +201,15 @@ class BrokerTransport(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self.ended is not None:
             return
-        if isinstance(exc, ssl.SSLError):
+        # A broker that refuses our certificate says so before it answers anything (with TLS 1.3 after the handshake).
+        # Later, bytes that are not TLS, or were damaged on their way, are a loss like any other, and logged as one.
+        if isinstance(exc, ssl.SSLError) and not self._responses:
             self._lost = SecurityError
             self.end(explain(exc, BROKER, certificate_given=self._security.certificate_given))
             return
         self.ended_by_peer = True
         reason = str(exc) if exc else "closed by the broker"
-        if self._responses == 1 and self._security.sasl is None:
+        if self._responses == 1 and self._security.sasl is None and not isinstance(exc, ssl.SSLError):
             reason += " after ApiVersions: does this listener want SASL? ([brokers] security_protocol, listener)"
         self.end(reason)
 

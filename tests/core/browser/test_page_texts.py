@@ -34,7 +34,7 @@ OFFSETS = (None, 0, 2**31 + 1, 2**53 - 1, 2**53 + 1, 2**62 + 1, 2**63 - 1)
 
 async def test_figures_are_those_of_the_command_line(chromium: Browser) -> None:
     words = (files("kzconsumer.status") / "browser" / "words.js").read_text()
-    calls = [("duration", each) for each in SECONDS] + [("rate", each) for each in RATES]
+    calls: list[tuple[str, Any]] = [("duration", each) for each in SECONDS] + [("rate", each) for each in RATES]
     calls += [("count", each) for each in COUNTS] + [("moment", each) for each in TIMES]
     calls += [("offset", json.dumps({"end": each})) for each in OFFSETS]
     async with window(chromium, locale="de-DE", timezone_id="Asia/Tokyo") as desk:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import socket
+import ssl
 import struct
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -759,6 +760,22 @@ async def test_a_broker_that_hangs_up_before_sasl_has_not_refused_the_client() -
         with pytest.raises(ConnectionLostError, match=r"hung up on ApiVersions: .*max\.connections.*before 0\.10"):
             await brokers.connection(broker)
         assert not brokers.refused
+
+
+async def test_bytes_that_were_damaged_on_their_way_are_no_refusal() -> None:
+    """They are of a connection that the broker has served: what was lost is logged, and no certificate is blamed."""
+
+    async def serve(peer: Peer) -> None:
+        await peer.greet()
+        await peer.reader.read()
+
+    async with listening(serve) as broker:
+        connection = await open_to(broker)
+        answer = connection.send(REQUEST, timeout=10)
+        connection.transport.connection_lost(ssl.SSLError(1, "[SSL] decryption failed or bad record mac"))
+        with pytest.raises(ConnectionLostError, match="bad record mac") as lost:
+            await answer
+        assert not isinstance(lost.value, SecurityError)
 
 
 async def test_an_exception_of_the_body_is_raised_unchanged() -> None:
