@@ -88,7 +88,7 @@ quick: $(READY)
 # Each process has servers of its own, and most tests wait for them most of the time: more of them than processors pay.
 # In the order of tests/conftest.py: what takes longest begins first, and what is quick fills the gaps at the end.
 test: $(READY)
-	$(BIN)/pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder
+	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 nightly: $(READY)
 	$(BIN)/python -m tests.nightly --seed $(SEED)
@@ -96,7 +96,7 @@ nightly: $(READY)
 thorough: seed := $(SEED)
 thorough: $(READY)
 	@echo "make thorough SEED=$(seed) repeats this run"
-	KZCONSUMER_NIGHTLY=$(seed) $(BIN)/pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder --hypothesis-seed=$(seed) -o timeout=7200
+	KZCONSUMER_NIGHTLY=$(seed) $(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --hypothesis-seed=$(seed) -o timeout=7200
 
 test-install: $(READY)
 	KZCONSUMER_INSTALL=1 $(BIN)/pytest -s tests/core/plain/test_install.py tests/core/servers/test_first_message.py tests/core/spark/test_tutorial.py
@@ -149,7 +149,6 @@ audit: $(READY)
 	test -x $(VENV)/audit/bin/pip-audit || { $(BIN)/python -m venv $(VENV)/audit && $(VENV)/audit/bin/pip install --quiet pip-audit; }
 	$(VENV)/audit/bin/pip-audit --strict --disable-pip --no-deps --requirement requirements.lock
 
-# Each process that runs tests imports all of their modules: here they are compiled once, by one of them.
 collect: $(READY)
 	@collected=$$($(BIN)/pytest --collect-only -qq) || { echo "$$collected"; exit 1; }
 

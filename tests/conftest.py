@@ -26,8 +26,10 @@ from _pytest.logging import LogCaptureHandler
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 
 from kzconsumer.logs.logger import _FACTS
+from tests.support import files_in_turn
 from tests.support.extent import NIGHTLY, extent
 from tests.support.programs import missing, need
 
@@ -167,6 +169,10 @@ def chain_of(nodeid: str) -> str:
     return CHAIN_OF.get(file_of(nodeid), file_of(nodeid))
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(files_in_turn)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Modules and tests stay to the end: no search for garbage looks at them, neither now nor later."""
@@ -199,14 +205,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]
-    """With several processes: the tests of a file run in one of them, and so do those of a chain."""
+    """With several processes: the tests of a file run in one of them, and so do those of a chain.
+
+    A process is given the next file when it begins the one before: it has to know what follows a test.
+    """
+
+    ended = 0
 
     def _split_scope(self, nodeid: str) -> str:
         return chain_of(nodeid)
 
+    def _reschedule(self, node: WorkerController) -> None:
+        while self.workqueue and not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
+            self._assign_work_unit(node)
+        if not self.workqueue:
+            super()._reschedule(node)
+
+    def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
+        super().mark_test_complete(node, item_index, duration)
+        self.ended += 1
+        if files_in_turn.in_turn(self.config):
+            files_in_turn.show_progress(self.config, self.ended / len(self.collection))
+
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesTogether | None:
-    return FilesTogether(config, log) if config.getoption("dist") == "loadscope" else None
+    return FilesTogether(config, log) if config.getoption("dist") in ("loadfile", "loadscope") else None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -84,7 +84,7 @@ def _program(name: str, *options: str) -> tuple[str, ...]:
 
 
 def _tests(seed: int, files: Sequence[str], *options: str) -> tuple[str, ...]:
-    spread = ("-n", str(PROCESSES), "--dist", "loadscope", "--no-loadscope-reorder")
+    spread = ("-n", str(PROCESSES), "--dist", "loadfile", "--no-loadscope-reorder")
     seeded = (f"--hypothesis-seed={seed}", "-o", "timeout=7200")
     return (sys.executable, "-m", "pytest", *spread, *seeded, *options, *files)
 
