@@ -7,7 +7,8 @@
 #
 # Nothing is written before the last member has left. A script that has failed may be started again.
 set -euo pipefail
-group=$1 target=$2 patience=${PATIENCE:-600}
+usage="usage: migrate_group.sh GROUP GROUP_OF_KAFKA"
+group=${1:?$usage} target=${2:?$usage} patience=${PATIENCE:-600}
 
 step() { printf '\n== %s\n' "$*" >&2; }
 
@@ -15,8 +16,10 @@ members() {
     kzconsumer groups describe "$group" -o json | python3 -c 'import json, sys; print(len(json.load(sys.stdin)["members"]))'
 }
 
-step "problems of the group; exit status 3 if there are any"
-kzconsumer groups doctor "$group"
+if [[ $(members) != 0 ]]; then # of a group without members, moving says what stands in the way
+    step "problems of the group; exit status 3 if there are any"
+    kzconsumer groups doctor "$group"
+fi
 
 step "waiting for its members to leave: stop them now (SIGTERM)"
 deadline=$((SECONDS + patience))
@@ -37,4 +40,5 @@ kzconsumer groups move "$group" --to-kafka "$target" --verify
 
 step "start Kafka's consumers with group.id=$target"
 echo "back, with what they will have consumed: kzconsumer groups move $group --from-kafka $target --execute" >&2
-echo "back, to where the group was now:        kzconsumer offsets import $undo --execute" >&2
+echo "back, without: start the members of $group; its offsets in ZooKeeper are as they were" >&2
+[[ ! -e $undo ]] || echo "$target as it was before: kzconsumer offsets import $undo --execute" >&2
