@@ -128,7 +128,7 @@ class BrokerFetcher:
 
     def late(self, time: float) -> list[FetchState]:
         """Partitions that it waits for, if the broker is late, and that their leader should serve."""
-        if time < min(self._due, self._look_up_due) + LATE:
+        if time < min(self._due, self._look_up_due, self._silent.due) + LATE:
             return []
         return [s for s in self._states if s.open and not s.decoding and s.preferred != self.broker.id]
 

@@ -250,10 +250,14 @@ class RangeReader:
 
     async def _tell_where(self, leader: Broker, account: RangeAccount) -> None:
         """Tell the account where the part of the log begins that the leader has on its own disks."""
-        timeout = self._fetch.request_timeout
-        try:
+        partition = account.topic_partition
+
+        async def ask() -> int | None:
             connection = await self._brokers.connection(leader, "fetch")
-            offset = await local_start(connection, account.topic_partition, self._isolation, timeout)
+            return await local_start(connection, partition, self._isolation, self._fetch.request_timeout)
+
+        try:
+            offset = await self._while_it_leads(leader, [partition], ask)
         except (ConnectionLostError, BrokerError) as error:
             account.unanswered(error, now())
         else:
@@ -293,24 +297,30 @@ class RangeReader:
         return offset == end or bool((await self._part(partition, offset, self._fetch.max_bytes)).records)
 
     async def _part(self, partition: TopicPartition, offset: int, size: int) -> FetchedPartition:
-        """What the leader has from an offset on."""
-        by_leader, leaderless = await self.leaders.grouped([partition])
-        for leader in by_leader:
-            connection = await self._brokers.connection(leader, "fetch")
-            request = FetchRequest(
-                max_wait_ms=int(self._fetch.max_wait * 1000),
-                min_bytes=1,
-                max_bytes=self._fetch.response_bytes,
-                partitions={partition: FetchPosition(offset, size)},
-                isolation=self._isolation,
-            )
-            response = await connection.call(request, timeout=self._fetch.request_timeout + self._fetch.max_wait)
-            for part in response.partitions:
-                if part.error:
-                    raise broker_error(part.error, str(partition))
-                return part
-            raise ConnectionLostError(f"{leader} left {partition} out of its answer")
-        raise not_led(partition, leaderless[partition])
+        """What the leader has from an offset on; asked again for `request_timeout`, as another one may lead by then."""
+        until = now() + self._fetch.request_timeout
+        while True:
+            try:
+                by_leader, leaderless = await self.leaders.grouped([partition])
+                for leader in by_leader:
+                    ask = partial(self._part_of, leader, partition, FetchPosition(offset, size))
+                    return await self._while_it_leads(leader, [partition], ask)
+                raise not_led(partition, leaderless[partition])
+            except (ConnectionLostError, BrokerError) as error:
+                if now() > until or (isinstance(error, BrokerError) and not error.retriable):
+                    raise
+            await anyio.sleep(PAUSE)
+
+    async def _part_of(self, leader: Broker, partition: TopicPartition, position: FetchPosition) -> FetchedPartition:
+        connection = await self._brokers.connection(leader, "fetch")
+        wait, most = self._fetch.max_wait, self._fetch.response_bytes
+        request = FetchRequest(int(wait * 1000), 1, most, {partition: position}, self._isolation)
+        response = await connection.call(request, timeout=self._fetch.request_timeout + wait)
+        for part in response.partitions:
+            if part.error:
+                raise broker_error(part.error, str(partition))
+            return part
+        raise ConnectionLostError(f"{leader} left {partition} out of its answer")
 
     async def any_record(self, topic: str, partition: int, first: int, until: int) -> bool:
         """Whether the log has a record in the range. Raises as `read`."""

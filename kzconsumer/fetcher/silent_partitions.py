@@ -7,6 +7,7 @@ partitions do not wait for it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import anyio
@@ -53,6 +54,8 @@ class SilentPartitions:
         self._rack = rack
         self._wake = wake
         self._purpose = purpose
+        self.due = math.inf
+        """By when the broker should have answered, or accepted a connection."""
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -69,11 +72,14 @@ class SilentPartitions:
                 await anyio.sleep(max(held, PAUSE))
                 continue
             try:
+                self.due = time  # of a connection; `_ask` sets that of the answers
                 await self._ask(state, state.position)
             except (ConnectionLostError, ProtocolError, BrokerError, UnsupportedVersionError) as error:
                 self._brokers.lost(self._handler.broker, error)
                 if state in self._handler.states:
                     self._handler.send_back([state])
+            finally:
+                self.due = math.inf
             if not (state in self._handler.states and state.empty.behind):
                 self._wake()
             elif state not in self._handler.silent:
@@ -89,7 +95,9 @@ class SilentPartitions:
         connection = await self._brokers.connection(handler.broker, self._purpose)
         try:
             sent = now()
+            self.due = sent + wait
             response = await connection.send(request, timeout=handler.throttle.patience(timeout) + wait)
+            self.due = math.inf
             time, parts = now(), response.partitions
             size = sum([len(part.records) for part in parts])
             throttled = handler.count(response, size, sent, time, asked, muted=mutes(connection))
@@ -108,6 +116,7 @@ class SilentPartitions:
         finally:
             take_back(arrived)
         if state.empty.asks_where and (end := state.end) is not None:
+            self.due = now()
             control = await self._brokers.connection(handler.broker, "control")
             local = await local_start(control, state.topic_partition, handler.isolation, timeout)
             # A seek, another end or a lost broker may have come meanwhile: then nothing is proved.

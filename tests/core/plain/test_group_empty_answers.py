@@ -99,6 +99,22 @@ def test_compaction_at_the_end_of_the_log_is_waited_out() -> None:
         assert consumed(member)[FIRST] == group.logs.end(FIRST)
 
 
+def test_a_partition_that_is_asked_for_alone_does_not_wait_for_a_hung_broker() -> None:
+    """Nothing else is asked of that broker, and another one leads by then."""
+    with simulated_group(1, brokers=2, fetch=(("request_timeout", "30s"), ("max_wait", "100ms"))) as group:
+        group.logs.grow("t", 1)
+        group.logs.burst(RECORDS)
+        group.logs.stop()
+        group.broker_faults.compact_end(FIRST, group.logs.end(FIRST) - 150)
+        member = group.join("a", {"t": 1}, 0.0, in_batches=True)
+        group.world.pass_time(7)
+        group.broker_faults.silence(group.logs.leaders[FIRST], 300.0)
+        group.broker_faults.move_leader(FIRST, 0.0)
+        group.logs.grow_log(FIRST, 10)
+        # It may hold its answer back for 30 s, and is late 5 s after that.
+        assert group.world.pass_time(45, lambda: consumed(member)[FIRST] == group.logs.end(FIRST))
+
+
 @pytest.mark.parametrize("hole", [100, 200, RECORDS])
 def test_a_run_whose_last_records_were_compacted_ends(hole: int) -> None:
     with simulated_group(1) as group:

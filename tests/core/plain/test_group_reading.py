@@ -23,6 +23,7 @@ from kzconsumer.errors import (
     NotFoundError,
     OffsetLostError,
 )
+from kzconsumer.fetcher.corrupt_batches import CorruptPolicy
 from kzconsumer.fetcher.range_reader import ClusterReader, RangeReader, range_reader
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.settings.sections import SubscriptionSettings
@@ -110,7 +111,8 @@ def test_ranges_are_read_over_a_line_that_is_too_slow_for_a_large_answer() -> No
 
 
 @pytest.mark.parametrize(
-    ("what", "moves"), [("where logs end", "leader"), ("records", "leader"), ("records", "address")]
+    ("what", "moves"),
+    [("where logs end", "leader"), ("records", "leader"), ("records", "address"), ("corrupt batch", "leader")],
 )
 def test_what_a_hung_broker_does_not_answer_is_asked_of_those_that_lead_by_then(what: str, moves: str) -> None:
     """Long before `request_timeout` is over, in which a read would fail. Another machine may have the broker's id."""
@@ -129,6 +131,10 @@ def test_what_a_hung_broker_does_not_answer_is_asked_of_those_that_lead_by_then(
             ranges = [OffsetRange(*each, 0, end) for each, end in ends.items()]
             read = reading(group, all_of(*ranges), request_timeout=30.0)
             assert read == {each: list(range(end)) for each, end in ends.items()}
+        elif what == "corrupt batch":
+            (hung, *_) = (each for each in P if group.logs.leaders[each] == 0)
+            span, policy = OffsetRange(*hung, 5, ends[hung]), cast("CorruptPolicy", None)
+            assert reading(group, lambda reader: reader.way_over(span, policy), request_timeout=30.0) == 5
         else:
             found = reading(group, lambda reader: reader.logs(P), request_timeout=30.0)
             assert found == {each: (0, end) for each, end in ends.items()}
