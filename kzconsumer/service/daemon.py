@@ -43,7 +43,8 @@ from kzconsumer.sinks.interface import SinkContext
 from kzconsumer.sinks.quarantine import RangeQuarantine
 from kzconsumer.sinks.range_plans import RangePlans, destination_of
 from kzconsumer.sinks.runner import SinkRunner
-from kzconsumer.status.observer import Health, Observer
+from kzconsumer.status.health import Health
+from kzconsumer.status.observer import Observer
 from kzconsumer.zookeeper.session import Lease
 
 log = get_logger("kzconsumer")

@@ -16,7 +16,7 @@ import anyio
 from kzconsumer.clock import now
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.sessions import Sessions
-from kzconsumer.status.observer import Health
+from kzconsumer.status.health import Health
 
 # systemd's notify protocol: datagrams of `KEY=value` lines (sd_notify(3), sd_watchdog_enabled(3)). Fields that cannot
 # be sent are sent with the next message.

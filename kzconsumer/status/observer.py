@@ -1,4 +1,4 @@
-"""Observes a running member at intervals, and makes reports of it for the status server: its health, and its group's.
+"""Observes a running member at intervals, and makes reports of it for the status server.
 
 Keeps a history of each owned partition (`partition_health`) while it is owned, and of all together for an hour.
 """
@@ -7,24 +7,20 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import inf
 
 import anyio
-import msgspec
 
 from kzconsumer.brokers.leaders import why_unknown
 from kzconsumer.clock import now
 from kzconsumer.counters import Counters
-from kzconsumer.display import plural
-from kzconsumer.errors import KzConsumerError
 from kzconsumer.group.assignment import GroupSnapshot
-from kzconsumer.group.group_overview import OverviewPartition
 from kzconsumer.lag.fetched_times import FetchedTimes
-from kzconsumer.lag.partition import RATED, Measured, PartitionFacts, Reason, Why, partition_lag
-from kzconsumer.lag.totals import Total, behind_text, total
+from kzconsumer.lag.partition import Measured, Why
+from kzconsumer.lag.totals import Total, total
 from kzconsumer.logs.logger import get_logger
-from kzconsumer.member import Member, Unsuccessful
+from kzconsumer.member import Unsuccessful
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.progress import Position
 from kzconsumer.registry.claim_record import blocked_by
@@ -32,6 +28,8 @@ from kzconsumer.registry.group_records import has_wildcard
 from kzconsumer.sessions import Sessions
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.runner import BatchCounters, BatchStatus, SinkRunner
+from kzconsumer.status.group_watch import GroupWatch
+from kzconsumer.status.health import Health
 from kzconsumer.status.partition_health import INTERVAL, ListedLog, PartitionStatus, Track, behind_sink
 from kzconsumer.status.report import (
     Assigned,
@@ -48,211 +46,7 @@ from kzconsumer.status.report import (
 from kzconsumer.version import __version__
 from kzconsumer.zookeeper.session import Lease
 
-
-class Health:
-    """The health of a running daemon: its phase in one line, and why it may need a restart."""
-
-    def __init__(self, lease: Lease, patience: float, stalled_after: float) -> None:
-        """Seconds: `patience` for the task of the ZooKeeper session to run, `stalled_after` without any progress."""
-        self._lease = lease
-        self._patience = patience
-        self.stalled_after = stalled_after
-        self.phase = "starting"
-        """What the daemon does; empty while it consumes."""
-        self.note = ""
-        """Appended to the status: what the last reload left to do."""
-        self.sessions: Sessions | None = None
-        """Set when the member has joined."""
-        self.total: Callable[[], Total] | None = None
-        """How far the owned partitions are behind; set by the observer."""
-        self._stall = StallDetection()
-
-    @property
-    def joined(self) -> bool:
-        return self.sessions is not None and not self.phase
-
-    def status(self, behind: Total | None = None) -> str:
-        """One line, for `systemctl status` and the status page. `behind`: if the caller has it already."""
-        status = self.phase or self._consuming(behind)
-        return f"{status}; {self.note}" if self.note else status
-
-    def _consuming(self, behind: Total | None) -> str:
-        if not self._lease.held or self.sessions is None:
-            return "waiting for ZooKeeper or a broker"
-        positions = self.sessions.positions()
-        if not positions:
-            return "in the group, no partitions"
-        paused = sum(at.paused for at in positions)
-        if behind is None and self.total is not None:
-            behind = self.total()
-        parts = [f"consuming {plural(len(positions), 'partition')}", behind_text(behind) if behind else ""]
-        return ", ".join(filter(None, [*parts, f"{paused} paused" if paused else ""]))
-
-    def fault(self) -> str | None:
-        """Why the process has to be restarted, or None. To be called at intervals."""
-        if self.sessions is None or self.phase:
-            return None
-        still = now() - self.sessions.task_last_ran
-        stalled = self._stall.seconds(now(), self.sessions.positions(), self._lease.held)
-        if still > self._patience:
-            return f"the task of the ZooKeeper session has not run for {still:.0f} s"
-        if stalled > self.stalled_after:
-            return f"nothing has been fetched or processed for {stalled:.0f} s, though there is something to read"
-        return None
-
-
-class StallDetection:
-    """Of the member as a whole: it is no stall if one partition does not advance while others do.
-
-    A watchdog that only needs the event loop keeps a member alive whose sink hangs. One that requires progress has to
-    except what the member is not the cause of: a restart helps against neither a ZooKeeper nor a leader that is away,
-    and would move all partitions.
-    """
-
-    def __init__(self) -> None:
-        self._before: object = None
-        self._since = 0.0
-
-    def seconds(self, now: float, positions: Sequence[Position], lease_held: bool) -> float:
-        """How long nothing has advanced although it could: there is something to read, a leader and the lease."""
-        here = [(at.topic, at.partition, at.fetched, at.consumed, at.processed) for at in positions]
-        if here != self._before or not lease_held or not any(_could_advance(at) for at in positions):
-            self._before, self._since = here, now
-        return now - self._since
-
-
-def _could_advance(at: Position) -> bool:
-    return not at.paused and at.led and bool(at.left)
-
-
-# The whole group is read only while a client asks for it, at most once per INTERVAL, and not more than MOST partitions.
-
 log = get_logger("kzconsumer.status")
-
-#: Partitions that are read.
-MOST = 1000
-#: Seconds for one reading.
-PATIENCE = 10.0
-
-
-class GroupPartition(msgspec.Struct, frozen=True):
-    topic: str
-    partition: int
-    owner: str | None
-    """The text of its owner node; None if there is none."""
-    committed: int | None
-    end: int | None
-    lag: int | None
-    """From the committed offset to the end."""
-    why: Reason | None
-    """Why the lag is unknown; None if it is known."""
-    rate: float | None
-    """Records committed per second, lately."""
-
-
-class GroupStatus(msgspec.Struct, frozen=True):
-    at: float | None = None
-    """When it was read, in seconds since 1970; None if it has not been read."""
-    reason: str | None = None
-    """Why the last reading failed."""
-    partitions: list[GroupPartition] = []
-    left_out: int = 0
-    """Number of partitions beyond MOST."""
-
-
-class GroupWatch:
-    """`run` reads the group of the present membership when `ask` has been called."""
-
-    def __init__(self, member: Callable[[], Member | None]) -> None:
-        self._member = member
-        self._asked = anyio.Event()
-        self._answered = anyio.Event()
-        self._committed: deque[tuple[float, Mapping[TopicPartition, int]]] = deque(maxlen=RATED)
-        self._read_at = -inf  # of `kzconsumer.clock`: the time of `status.at` may be set back
-        self.status = GroupStatus()
-        self.encoded = msgspec.json.encode(self.status)
-
-    def ask(self) -> None:
-        self._asked.set()
-
-    async def present(self) -> GroupStatus:
-        """Read within the last INTERVAL, or `reason` says why it is older."""
-        if now() - self._read_at > INTERVAL:
-            answered = self._answered
-            self.ask()
-            with anyio.move_on_after(INTERVAL + PATIENCE):
-                await answered.wait()
-        return self.status
-
-    async def run(self) -> None:
-        while True:
-            await self._asked.wait()
-            self._asked = anyio.Event()
-            try:
-                with anyio.fail_after(PATIENCE):
-                    self.status = await self._read()
-                self._read_at = now() if self.status.at is not None else -inf
-            except KzConsumerError as error:
-                self._failed(str(error))
-            except TimeoutError:
-                self._failed("ZooKeeper or the brokers do not answer")
-            except Exception:
-                log.exception("observing the member failed")  # a fault here must not end the member
-                self._failed("internal error, see the log")
-            self.encoded = msgspec.json.encode(self.status)
-            self._answered.set()
-            self._answered = anyio.Event()
-            if self.status.at is not None:
-                await anyio.sleep(INTERVAL)
-
-    def _failed(self, reason: str) -> None:
-        self.status = msgspec.structs.replace(self.status, reason=reason)
-
-    async def _read(self) -> GroupStatus:
-        member = self._member()
-        if member is None or member.group is None:
-            return GroupStatus(reason="not a member of the group at the moment")
-        topics = member.group[0].topics
-        partitions = sorted(TopicPartition(name, n) for name, topic in topics.items() for n in topic.partitions)
-        found = await member.overview.read(partitions[:MOST])
-        rates = self._rates({p: each.committed for p, each in found.items() if each.committed is not None})
-        return GroupStatus(
-            at=time.time(),
-            partitions=[_partition(p, each, rates.get(p)) for p, each in found.items()],
-            left_out=max(0, len(partitions) - MOST),
-        )
-
-    def _rates(self, committed: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
-        at = now()
-        if self._committed and at - self._committed[-1][0] > 3 * INTERVAL:
-            self._committed.clear()  # no client has asked for a while
-        self._committed.append((at, committed))
-        since, first = self._committed[0]
-        if at == since:
-            return {}
-        return {p: max(0.0, (offset - first[p]) / (at - since)) for p, offset in committed.items() if p in first}
-
-
-def _partition(partition: TopicPartition, seen: OverviewPartition, rate: float | None) -> GroupPartition:
-    end = None if isinstance(seen.end, Why) else Measured(seen.end, 0.0)
-    facts = PartitionFacts(
-        topic=partition.topic,
-        partition=partition.partition,
-        position=Why("never committed") if seen.committed is None else seen.committed,
-        end=end,
-        silent=seen.end if isinstance(seen.end, Why) else None,
-    )
-    found = partition_lag(facts, 0.0, 0.0)
-    return GroupPartition(
-        *partition,
-        owner=seen.owner,
-        committed=seen.committed,
-        end=end.value if end is not None else None,
-        lag=found.lag,
-        why=found.why.reason if found.why is not None else None,
-        rate=rate,
-    )
-
 
 #: Observations that are kept: an hour.
 REMEMBERED = int(3600 / INTERVAL)

@@ -11,7 +11,7 @@ from kzconsumer.lag.partition import Why
 from kzconsumer.lag.totals import total
 from kzconsumer.offsets.progress import Position
 from kzconsumer.sessions import Sessions
-from kzconsumer.status.observer import Health
+from kzconsumer.status.health import Health
 from tests.core.plain.test_status_report import PROGRESS, unknown
 from tests.support.chunks import LeaseInHand
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from kzconsumer.offsets.progress import Position
-from kzconsumer.status.observer import StallDetection
+from kzconsumer.status.health import StallDetection
 
 BEHIND = Position(
     topic="t", partition=0, thread="m-0", fetched=10, consumed=10, processed=5, committed=5, high_watermark=20

@@ -27,7 +27,8 @@ from kzconsumer.errors import CannotListenError
 from kzconsumer.service.systemd import Manager, ServiceReport
 from kzconsumer.settings.settings import Settings
 from kzconsumer.status import status_server, web_server
-from kzconsumer.status.observer import Health, Observer
+from kzconsumer.status.health import Health
+from kzconsumer.status.observer import Observer
 from kzconsumer.status.report import point
 from kzconsumer.status.status_server import DOCUMENTS, ROUTES, page, serving
 from kzconsumer.status.web_server import listening_socket

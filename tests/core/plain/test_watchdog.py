@@ -8,7 +8,7 @@ import pytest
 
 from kzconsumer.clock import now
 from kzconsumer.service.systemd import Field, Manager, ServiceReport
-from kzconsumer.status.observer import Health
+from kzconsumer.status.health import Health
 from kzconsumer.zookeeper.session import Lease
 from tests.support.simulated.virtual_time import World, clock_of
 

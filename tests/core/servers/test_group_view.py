@@ -11,8 +11,8 @@ import anyio
 import msgspec
 import pytest
 
-from kzconsumer.status import observer
-from kzconsumer.status.observer import GroupPartition, GroupWatch
+from kzconsumer.status import group_watch
+from kzconsumer.status.group_watch import GroupPartition, GroupWatch
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.members import Reader, present_member, reader, settings
@@ -38,7 +38,7 @@ async def send(cluster: Cluster, topic: str, number: int) -> None:
 async def test_owner_offsets_and_rate(
     cluster: Cluster, unique: str, monkeypatch: pytest.MonkeyPatch, storage: str
 ) -> None:
-    monkeypatch.setattr(observer, "INTERVAL", 0.2)
+    monkeypatch.setattr(group_watch, "INTERVAL", 0.2)
     await create_topic(cluster.connect, unique, 4)
     await send(cluster, unique, 10)
     configured = settings(cluster.connect, unique, offsets={"commit_interval": "100ms", "storage": storage})
@@ -61,8 +61,8 @@ async def test_owner_offsets_and_rate(
 async def test_it_is_read_only_when_asked_for_and_is_bounded(
     cluster: Cluster, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observer, "INTERVAL", 0.1)
-    monkeypatch.setattr(observer, "MOST", 3)
+    monkeypatch.setattr(group_watch, "INTERVAL", 0.1)
+    monkeypatch.setattr(group_watch, "MOST", 3)
     await create_topic(cluster.connect, unique, 4)
     async with reader(settings(cluster.connect, unique), {unique: 1}) as member, view_of(member) as view:
         await anyio.sleep(0.5)

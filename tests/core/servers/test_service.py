@@ -17,7 +17,7 @@ from kzconsumer.clock import now
 from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.service.systemd import Manager, ServiceReport
 from kzconsumer.sessions import Sessions
-from kzconsumer.status.observer import Health
+from kzconsumer.status.health import Health
 from kzconsumer.zookeeper.session import Lease
 from kzconsumer_sandbox.servers.configuration import free_port
 from kzconsumer_sandbox.servers.kafka_servers import Cluster

@@ -14,8 +14,8 @@ from kzconsumer.model import Broker, OffsetRange
 from kzconsumer.settings.sections import RejectedSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer_spark.daemon.sink import CorruptBatches
+from kzconsumer_spark.executors.broker_access import BrokerAccess
 from kzconsumer_spark.executors.fetching import CorruptPartError, TaskPolicy, corrupt_in, fetched
-from kzconsumer_spark.executors.task_parts import BrokerAccess
 from kzconsumer_spark.worker_protocol.kafka_settings import Kafka
 from kzconsumer_spark.worker_protocol.messages import BatchRange
 from tests.core.plain.test_range_reader import Led, with_damage

@@ -33,12 +33,12 @@ from kzconsumer.records.forms import NO_RECORDS, Unfetched
 from kzconsumer.rejected import producer_security
 from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.settings.settings import Settings
+from kzconsumer_spark.executors.broker_access import BrokerAccess
 from kzconsumer_spark.executors.fetching import BrokersOutageError, fetched
 from kzconsumer_spark.executors.planned_topics import KafkaRegistry
 from kzconsumer_spark.executors.range_source import RangeStreamReader
 from kzconsumer_spark.executors.task_parts import (
     FEWEST_OFFSETS,
-    BrokerAccess,
     PublishedBatch,
     PublishedBatches,
     RangePart,

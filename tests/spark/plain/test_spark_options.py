@@ -17,7 +17,8 @@ import pytest
 from kzconsumer.errors import ConfigError
 from kzconsumer.sinks.interface import SinkContext
 from kzconsumer_spark.columns.avro_and_protobuf import Unsupported
-from kzconsumer_spark.columns.schemas import check_files, require_types
+from kzconsumer_spark.columns.ddl_types import require_types
+from kzconsumer_spark.columns.schema_files import check_files
 from kzconsumer_spark.daemon.requirements import make_scratch
 from kzconsumer_spark.daemon.sink import SparkSink
 from kzconsumer_spark.daemon.sink_options import FilesOptions, PathOptions, local_path, read_options

@@ -17,8 +17,8 @@ from kzconsumer.settings.settings import Settings
 from kzconsumer_sandbox.servers.configuration import HOST
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
+from kzconsumer_spark.executors.broker_access import BrokerAccess
 from kzconsumer_spark.executors.fetching import fetched
-from kzconsumer_spark.executors.task_parts import BrokerAccess
 from kzconsumer_spark.worker_protocol.kafka_settings import Kafka
 from tests.spark.servers.test_group_reader import ROWS, made
 from tests.support.producing import Sent, produce

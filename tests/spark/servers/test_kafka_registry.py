@@ -26,9 +26,9 @@ from kzconsumer_files.target_writer import TargetWriter, WriteResult
 from kzconsumer_sandbox.servers.configuration import free_port
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
 from kzconsumer_sandbox.servers.topic_creation import create_topic_in_kraft
+from kzconsumer_spark.executors.broker_access import BrokerAccess
 from kzconsumer_spark.executors.fetching import fetched
 from kzconsumer_spark.executors.planned_topics import KafkaRegistry, TopicRecreatedError
-from kzconsumer_spark.executors.task_parts import BrokerAccess
 from kzconsumer_spark.ranges.batch import LeaseLost, SparkBatch, WorkerLease
 from kzconsumer_spark.worker.query import TopicsLease
 from kzconsumer_spark.worker_protocol.kafka_settings import Kafka

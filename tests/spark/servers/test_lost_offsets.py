@@ -7,9 +7,10 @@ import asyncio
 from kzconsumer.model import OffsetRange
 from kzconsumer.settings.settings import Settings
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_spark.executors.broker_access import BrokerAccess
 from kzconsumer_spark.executors.fetching import fetched
 from kzconsumer_spark.executors.planned_topics import KafkaRegistry
-from kzconsumer_spark.executors.task_parts import BrokerAccess, split
+from kzconsumer_spark.executors.task_parts import split
 from kzconsumer_spark.worker_protocol.kafka_settings import Kafka
 from kzconsumer_spark.worker_protocol.messages import BatchRange
 from tests.core.servers.test_replay import Sink, Target, consume, planned, retained_from, tiled

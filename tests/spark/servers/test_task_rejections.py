@@ -14,8 +14,8 @@ from kzconsumer.model import OffsetRange
 from kzconsumer.settings.sections import RejectedSettings
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
+from kzconsumer_spark.executors.broker_access import BrokerAccess
 from kzconsumer_spark.executors.fetching import TaskPolicy, fetched
-from kzconsumer_spark.executors.task_parts import BrokerAccess
 from tests.spark.servers.test_executor_errors import access
 from tests.support.dead_letters import read_letters
 from tests.support.extent import only_nightly

@@ -17,8 +17,8 @@ from pyspark.sql.types import StructType
 
 from kzconsumer.errors import ConfigError
 from kzconsumer_spark.columns.avro_and_protobuf import Unsupported
+from kzconsumer_spark.columns.ddl_types import READ, require_types
 from kzconsumer_spark.columns.json_reading import require_readable
-from kzconsumer_spark.columns.schemas import READ, require_types
 from kzconsumer_spark.columns.shaping import Shaping
 from kzconsumer_spark.ranges.batch import SCHEMA
 from kzconsumer_spark.worker_protocol.column_options import Columns, FieldOptions

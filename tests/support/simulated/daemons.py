@@ -30,8 +30,9 @@ from kzconsumer.service.daemon import EXIT_UNFINISHED
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks import capabilities
 from kzconsumer.sinks.interface import Batch, RangeData, Sink, SinkContext
+from kzconsumer.status import group_watch
 from kzconsumer.status import observer as observing
-from kzconsumer.status.observer import GroupStatus
+from kzconsumer.status.group_watch import GroupStatus
 from kzconsumer.status.partition_health import WINDOW
 from kzconsumer.zookeeper.operations import Create, Operation, SetData
 from tests.support.simulated.daemon import WATCHDOG, WRITES, SeenObserver, SimulatedDaemon
@@ -488,6 +489,7 @@ def simulated_daemons(seed: int, scene: Scene, *, replayable: bool = False) -> I
             mock.patch.object(product, "configure"),
             mock.patch.object(product, "Observer", SeenObserver),
             mock.patch.object(observing, "time", WallClock(group.world)),
+            mock.patch.object(group_watch, "time", WallClock(group.world)),
         ):
             try:
                 yield daemons

@@ -14,8 +14,9 @@ from kzconsumer.lag.totals import behind_text
 from kzconsumer.model import TopicPartition
 from kzconsumer.sinks.runner import LAST, SinkRunner
 from kzconsumer.status import observer as observing
+from kzconsumer.status.health import Health
 from kzconsumer.status.metrics import families
-from kzconsumer.status.observer import Health, Observer
+from kzconsumer.status.observer import Observer
 from kzconsumer.status.report import Report
 from kzconsumer.status.status_server import DOCUMENTS
 from tests.support.members import sessions_of

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
-from kzconsumer_spark.columns import schemas
+from kzconsumer_spark.columns import schema_files
 from kzconsumer_spark.columns.avro_and_protobuf import (
     AvroDecoder,
     AvroSchema,
@@ -27,7 +27,7 @@ from kzconsumer_spark.columns.avro_and_protobuf import (
     schema_id,
 )
 from kzconsumer_spark.columns.json_reading import JsonReading, require_readable
-from kzconsumer_spark.columns.schemas import NotRegistered, Registry, RegistryError
+from kzconsumer_spark.columns.schema_registry import NotRegistered, Registry, RegistryError
 from kzconsumer_spark.worker_protocol.column_options import REGISTRY, Columns, Field, FieldOptions
 
 _DECODED = "__kz_decoded"
@@ -57,14 +57,14 @@ class Decoding:
         self._json: dict[Field, JsonReading] = {}
         for name, options in self._fields.items():
             if options.format == "protobuf":
-                self._fixed[name] = schemas.protobuf_decoder(options)
+                self._fixed[name] = schema_files.protobuf_decoder(options)
             elif options.format in ("avro", "confluent-avro") and options.schema is not None:
                 schema = self._schema(options)
                 self._readers[name] = schema
                 if options.format == "avro":
                     self._fixed[name] = AvroDecoder({None: schema}, None)
             elif options.format == "json":
-                self._json[name] = JsonReading(_struct(schemas.ddl(options)))
+                self._json[name] = JsonReading(_struct(schema_files.ddl(options)))
             if options.format == "confluent-avro":
                 self._seen[name] = set()
 
@@ -110,7 +110,7 @@ class Decoding:
     def _schema(self, options: FieldOptions) -> AvroSchema:
         assert options.schema is not None
         if not options.schema.startswith(REGISTRY):
-            return schemas.avro_schema(options)
+            return schema_files.avro_schema(options)
         assert self._registry is not None
         return self._registry.latest(options.schema.removeprefix(REGISTRY))
 

@@ -37,7 +37,7 @@ from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import Batch, Holdings, Preview, RecordsRejectedError, SinkContext, StepNotRecordedError
 from kzconsumer_files.private_directory import PrivateDirectory
 from kzconsumer_files.range_names import TargetOwner, fingerprint, scope
-from kzconsumer_spark.columns.schemas import check_files
+from kzconsumer_spark.columns.schema_files import check_files
 from kzconsumer_spark.daemon import marked_destination, worker_process
 from kzconsumer_spark.daemon.marked_destination import (
     MarkedDestination,

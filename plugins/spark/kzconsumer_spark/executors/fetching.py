@@ -41,7 +41,7 @@ from kzconsumer.rejected import LetterBox, LetterFiles, LetterTopic
 from kzconsumer.settings.sections import RejectedSettings
 from kzconsumer.sinks.interface import Rejected
 from kzconsumer_files.parquet import NO_TIME, UNSTORABLE, row_of_nulls, spark_columns, without_time
-from kzconsumer_spark.executors.task_parts import BrokerAccess, PlannedBrokers
+from kzconsumer_spark.executors.broker_access import BrokerAccess, PlannedBrokers
 from kzconsumer_spark.ranges.batch import ACCOUNT
 
 # Records whose timestamp Spark cannot hold, as tasks meet them.

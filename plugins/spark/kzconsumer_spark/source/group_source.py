@@ -23,9 +23,10 @@ from kzconsumer.brokers.protocol.log_reads import LATEST
 from kzconsumer.errors import ConfigError, KzConsumerError, OffsetLostError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
+from kzconsumer_spark.executors.broker_access import BrokerAccess
 from kzconsumer_spark.executors.fetching import BrokersOutageError, fetched, log_starts, require_admission
 from kzconsumer_spark.executors.planned_topics import KafkaRegistry, PlannedTopics
-from kzconsumer_spark.executors.task_parts import BrokerAccess, RangeParts, task_ranges
+from kzconsumer_spark.executors.task_parts import RangeParts, task_ranges
 from kzconsumer_spark.ranges.batch import SCHEMA
 from kzconsumer_spark.source.query_member import DriverReaders
 from kzconsumer_spark.source.source_options import WHERE, SourceOptions, ranges_between, read_options, require_columns

@@ -1,0 +1,88 @@
+"""The phase and the health of a running daemon, and stall detection: why it may need a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kzconsumer.clock import now
+from kzconsumer.display import plural
+from kzconsumer.lag.totals import Total, behind_text
+from kzconsumer.offsets.progress import Position
+from kzconsumer.sessions import Sessions
+from kzconsumer.zookeeper.session import Lease
+
+
+class Health:
+    """The health of a running daemon: its phase in one line, and why it may need a restart."""
+
+    def __init__(self, lease: Lease, patience: float, stalled_after: float) -> None:
+        """Seconds: `patience` for the task of the ZooKeeper session to run, `stalled_after` without any progress."""
+        self._lease = lease
+        self._patience = patience
+        self.stalled_after = stalled_after
+        self.phase = "starting"
+        """What the daemon does; empty while it consumes."""
+        self.note = ""
+        """Appended to the status: what the last reload left to do."""
+        self.sessions: Sessions | None = None
+        """Set when the member has joined."""
+        self.total: Callable[[], Total] | None = None
+        """How far the owned partitions are behind; set by the observer."""
+        self._stall = StallDetection()
+
+    @property
+    def joined(self) -> bool:
+        return self.sessions is not None and not self.phase
+
+    def status(self, behind: Total | None = None) -> str:
+        """One line, for `systemctl status` and the status page. `behind`: if the caller has it already."""
+        status = self.phase or self._consuming(behind)
+        return f"{status}; {self.note}" if self.note else status
+
+    def _consuming(self, behind: Total | None) -> str:
+        if not self._lease.held or self.sessions is None:
+            return "waiting for ZooKeeper or a broker"
+        positions = self.sessions.positions()
+        if not positions:
+            return "in the group, no partitions"
+        paused = sum(at.paused for at in positions)
+        if behind is None and self.total is not None:
+            behind = self.total()
+        parts = [f"consuming {plural(len(positions), 'partition')}", behind_text(behind) if behind else ""]
+        return ", ".join(filter(None, [*parts, f"{paused} paused" if paused else ""]))
+
+    def fault(self) -> str | None:
+        """Why the process has to be restarted, or None. To be called at intervals."""
+        if self.sessions is None or self.phase:
+            return None
+        still = now() - self.sessions.task_last_ran
+        stalled = self._stall.seconds(now(), self.sessions.positions(), self._lease.held)
+        if still > self._patience:
+            return f"the task of the ZooKeeper session has not run for {still:.0f} s"
+        if stalled > self.stalled_after:
+            return f"nothing has been fetched or processed for {stalled:.0f} s, though there is something to read"
+        return None
+
+
+class StallDetection:
+    """Of the member as a whole: it is no stall if one partition does not advance while others do.
+
+    A watchdog that only needs the event loop keeps a member alive whose sink hangs. One that requires progress has to
+    except what the member is not the cause of: a restart helps against neither a ZooKeeper nor a leader that is away,
+    and would move all partitions.
+    """
+
+    def __init__(self) -> None:
+        self._before: object = None
+        self._since = 0.0
+
+    def seconds(self, now: float, positions: Sequence[Position], lease_held: bool) -> float:
+        """How long nothing has advanced although it could: there is something to read, a leader and the lease."""
+        here = [(at.topic, at.partition, at.fetched, at.consumed, at.processed) for at in positions]
+        if here != self._before or not lease_held or not any(_could_advance(at) for at in positions):
+            self._before, self._since = here, now
+        return now - self._since
+
+
+def _could_advance(at: Position) -> bool:
+    return not at.paused and at.led and bool(at.left)
