@@ -278,11 +278,11 @@ class FormerSession:
     """The id and password of a session. The password is in no text of it."""
 
     def __init__(self, session: int, password: bytes, timeout: float, kept_until: float) -> None:
-        """`kept_until`: on `kzconsumer.clock`, the latest end of the lease that sinks and applications were given."""
         self.id = session
         self._password = password
         self._timeout = timeout
-        self._kept_until = kept_until
+        self.kept_until = kept_until
+        """The latest end of the lease that sinks and applications were given (`kzconsumer.clock`)."""
 
     def __repr__(self) -> str:
         return f"<FormerSession {self.id & 0xFFFFFFFFFFFFFFFF:#x}>"
@@ -299,7 +299,7 @@ class FormerSession:
         try:
             if answer.session_id != self.id:
                 return False
-            await anyio.sleep(max(0.0, self._kept_until - clock.now()))
+            await anyio.sleep(max(0.0, self.kept_until - clock.now()))
             with anyio.fail_after(patience):
                 await link.ask(wire.close_session(lambda: None))
             return True

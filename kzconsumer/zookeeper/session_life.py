@@ -130,6 +130,11 @@ class SessionLife:
         return 0.0 if self._over else self._heartbeat.safe_until(server_choice.instant())
 
     @property
+    def server(self) -> tuple[str, int] | None:
+        """The one that is connected; None without a connection."""
+        return self._link.host if self._link is not None and not self._link.lost.done() else None
+
+    @property
     def former(self) -> FormerSession | None:
         """For `end_former` of the next session: a server may have been wrong about the end of this one."""
         return FormerSession(self.id, self._password, self.timeout, self._heartbeat.kept_until) if self.id else None

@@ -41,8 +41,7 @@ class Member:
     def server(self) -> tuple[str, int] | None:
         """The ZooKeeper server it is connected to."""
         session = self.lease.session
-        link = session._link if session else None
-        return link.host if link and not link.lost.done() else None
+        return session.server if session else None
 
     def when(self, state: SessionState) -> list[float]:
         """Filled with the times at which its current session enters the state, from now on."""

@@ -15,10 +15,9 @@ from contextlib import asynccontextmanager
 import anyio
 
 from kzconsumer.errors import ConnectionLostError
-from kzconsumer.zookeeper import wire
+from kzconsumer.zookeeper.credentials import Access
 from kzconsumer.zookeeper.operations import ConnectString
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer.zookeeper.wire import established
 
 
 @asynccontextmanager
@@ -56,18 +55,14 @@ async def expire(victim: ZooKeeperSession, connect: str) -> None:
     A second connection takes the session over, by id and password, and closes it; repeatedly, until the server no
     longer knows the session, because the victim, which loses its connection by this, may take it back in between.
     """
-    close = wire.close_session(lambda: None).body
-    greeting = _frame(wire.handshake(victim.id, victim._password, victim.timeout, 0))
+    former = victim.former
+    assert former is not None
+    former.kept_until = 0.0
     known = True
     with anyio.fail_after(10):
         while known:
-            reader, writer = await asyncio.open_connection(*ConnectString.parse(connect).hosts[0])
-            with contextlib.suppress(OSError, EOFError, TimeoutError), anyio.fail_after(1):
-                writer.write(greeting + _frame(struct.pack("!i", 1) + close))
-                (size,) = struct.unpack("!i", await reader.readexactly(4))
-                known = established(await reader.readexactly(size)).session_id != 0
-                await reader.read()
-            writer.transport.abort()
+            with contextlib.suppress(ConnectionLostError, TimeoutError):
+                known = await former.end(ConnectString.parse(connect).hosts[0], Access())
 
 
 async def received_by_session(host: str, port: int) -> dict[int, int]:
@@ -78,10 +73,6 @@ async def received_by_session(host: str, port: int) -> dict[int, int]:
     writer.close()
     found = re.findall(r"recved=(\d+),.*?sid=0x([0-9a-f]+)", text)
     return {struct.unpack("!q", int(sid, 16).to_bytes(8))[0]: int(number) for number, sid in found}
-
-
-def _frame(content: bytes) -> bytes:
-    return struct.pack("!i", len(content)) + content
 
 
 async def readable(session: ZooKeeperSession, path: str) -> None:

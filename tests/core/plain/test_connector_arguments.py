@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import kzconsumer
+from kzconsumer import sessions
 from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.errors import NotPermittedError, OffsetLostError
 from kzconsumer.model import checked_offset
-from kzconsumer.sessions import Sessions
 from tests.support.members import settings
 
 UNREACHABLE = "127.0.0.1:1"
@@ -203,7 +203,7 @@ async def leave_soon(consumer: ConsumerConnector) -> None:
 
 
 async def test_a_member_that_fails_before_it_has_joined_has_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fails(self: Sessions, registration: object) -> None:
+    def fails(*arguments: object, **more: object) -> None:
         raise NotPermittedError("/consumers/g")
 
     async def join() -> None:
@@ -212,7 +212,7 @@ async def test_a_member_that_fails_before_it_has_joined_has_not_joined(monkeypat
             joined.append(consumer)
 
     joined: list[ConsumerConnector] = []
-    monkeypatch.setattr(Sessions, "_run_session", fails)
+    monkeypatch.setattr(sessions, "open_session", fails)
     with pytest.raises(NotPermittedError):
         await join()
     assert joined == []

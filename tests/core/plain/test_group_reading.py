@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -26,7 +26,9 @@ from kzconsumer.errors import (
 from kzconsumer.fetcher.corrupt_batches import CorruptPolicy
 from kzconsumer.fetcher.range_reader import ClusterReader, RangeReader, range_reader
 from kzconsumer.model import OffsetRange, TopicPartition
+from kzconsumer.registry.cluster import ClusterView, broker_pool, open_session
 from kzconsumer.settings.sections import SubscriptionSettings
+from kzconsumer.settings.settings import Settings
 from tests.support.simulated import kafka_frames as frames
 from tests.support.simulated.broker_faults import ailing
 from tests.support.simulated.group import SimulatedGroup, simulated_group
@@ -49,8 +51,12 @@ def reading(
         async with range_reader(settings) as reader:
             return await ask(reader)
 
+    return in_process(group, run(), within)
+
+
+def in_process(group: SimulatedGroup, run: Coroutine[Any, Any, T], within: float = 30.0) -> T:
     process = group.world.process("reader")
-    task = process.create_task(run())
+    task = process.create_task(run)
     group.ends_its_connections(process, task, group.promises.violated)
     assert group.world.pass_time(within, task.done), "it still reads"
     group.check()
@@ -222,23 +228,25 @@ def test_a_range_is_of_the_topic_that_was_asked_for(
     """`topic_id`: what the leader says after each fetch; None: there is no such topic by then."""
     call = BrokerConnection.call
 
-    async def read(reader: ClusterReader) -> list[object]:
+    async def read(settings: Settings) -> list[object]:
         async def identified(self: BrokerConnection, request: Request[T], *, timeout: float) -> T:
             answer = await call(self, request, timeout=timeout)
-            if isinstance(answer, MetadataResponse) and self is reader._brokers.present(self.broker, "fetch"):
+            if isinstance(answer, MetadataResponse) and self is brokers.present(self.broker, "fetch"):
                 more: dict[str, Any] = {"partitions": {}} if topic_id is None else {"id": topic_id}
                 topics = {name: structs.replace(topic, **more) for name, topic in answer.topics.items()}
                 return cast(T, structs.replace(answer, topics=topics))
             return answer
 
         monkeypatch.setattr(BrokerConnection, "call", identified)
-        of_topic = RangeReader(reader._fetch, reader._topics, reader._brokers, {"t": "ours", "other": "x"})
-        span = OffsetRange(*P[0], 5, 9)
-        return [offset async for _, rows in of_topic.read([span]) for offset in rows.column("offset").to_pylist()]
+        async with open_session(settings.zookeeper) as session, broker_pool(settings) as brokers:
+            topics = ClusterView(session, settings, brokers, guest=True).topics
+            of_topic = RangeReader(settings.fetch, topics, brokers, {"t": "ours", "other": "x"})
+            found = of_topic.read([OffsetRange(*P[0], 5, 9)])
+            return [offset async for _, rows in found for offset in rows.column("offset").to_pylist()]
 
     with simulated_group(1) as group, pytest.raises(error, match=words) if error is not None else nullcontext():
         grown(group)
-        assert reading(group, read, 30.0) == [5, 6, 7, 8]
+        assert in_process(group, read(settings_of(group.scene))) == [5, 6, 7, 8]
 
 
 def test_keys_that_cannot_be_read_are_reported_before_anything_is_asked() -> None:

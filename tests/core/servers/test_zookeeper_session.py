@@ -473,9 +473,9 @@ async def test_a_server_without_quorum_is_reported_and_not_taken_for_a_tls_port(
 def given_up(zk: ZooKeeperSession) -> FormerSession:
     """As after a server's wrong "expired", a timeout after the last answer."""
     zk.end(SessionState.EXPIRED, "expired")
-    zk._heartbeat._answered -= zk.timeout
     former = zk.former
     assert former is not None
+    former.kept_until -= zk.timeout
     return former
 
 

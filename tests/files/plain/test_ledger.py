@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kzconsumer.model import RangeIdentity
-from kzconsumer_files import target_writer
+from kzconsumer_files import ledger, target_writer
 from kzconsumer_files.directory_target import Target
 from kzconsumer_files.fold_plan import FAN_OUT_BITS, Span, height
 from kzconsumer_files.holdings import files
@@ -187,14 +187,14 @@ def test_ranges_with_gaps_are_folded_and_nothing_is_published_in_a_gap(target: T
 def test_a_line_with_unchanged_entries_is_not_read_again(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(target, *range(RANGES))
     assert len(entries(target)) > 1 << FAN_OUT_BITS
-    folded: list[str] = []
-    fold_line = Folder._fold_line
+    folded: list[list[Path]] = []
+    by_item = ledger.by_item
 
-    def noted(self: Any, line: str, *more: Any) -> int:
-        folded.append(line)
-        return fold_line(self, line, *more)
+    def noted(files: list[Path]) -> object:
+        folded.append(files)
+        return by_item(files)
 
-    monkeypatch.setattr(Folder, "_fold_line", noted)
+    monkeypatch.setattr(ledger, "by_item", noted)
     target.fold()
     # Enough of them for a second pass, none of which ends a group.
     more = [n for n in range(RANGES, RANGES + 200) if height("t.x+0+-5.1", (n + 1) * EACH) == 0]

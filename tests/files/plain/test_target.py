@@ -385,25 +385,22 @@ def test_a_void_decision_is_not_taken_for_the_executed_one(target: Target, monke
     own.
     """
     winner, late = (attempt_of(target, name) for name in ("winner", "late"))
-    publication = target.publication
-    ours, theirs = (
-        publication._stage(staged(attempt, 0, attempt.parent.name, day), attempt)
-        for attempt, day in ((winner, "day=1"), (late, "day=2"))
-    )
-    (name,) = {ours.stem, theirs.stem}
+    publication, name = target.publication, range_name(planned(0, 1))
     decision = publication.decisions / f"{name}.json"
-    put_in_place(ours, decision)
-    read = publication._read
+    for attempt, day, steps in ((winner, "day=1", 1), (late, "day=2", 0)):  # the late one has only staged its files
+        with pytest.raises(TimeoutError):
+            target.publish([staged(attempt, 0, attempt.parent.name, day)], attempt, lost_after(steps))
+    read = Path.read_bytes
     held_up: list[Path] = []
 
-    def read_late(path: Path) -> LedgerEntry | None:
-        if not held_up:
+    def read_late(path: Path) -> bytes:
+        if path == decision and not held_up:
             held_up.append(path)
             Target(target.path).publication.finish([name])
-            put_in_place(theirs, decision)
+            put_in_place(late / decision.name, decision)
         return read(path)
 
-    monkeypatch.setattr(publication, "_read", read_late)
+    monkeypatch.setattr(Path, "read_bytes", read_late)
     publication.finish([name])
     assert held_up == [decision]
     assert (texts(target), list(publication.decisions.iterdir())) == (["winner"], [])
