@@ -16,8 +16,9 @@ Each room says in its `__init__` what it is. The modules beside them:
 - Bounded runs: `runs` (the group's: where it ends, and whether it is over), `end_offsets` (where this member ends).
   Rejected records: `rejected` (skipped, or dead letters, where these go, how it is logged), `dead_letter_format`.
 - For all: `model`, `errors`, `clock`, `counters` (of which metrics are made), `plugins` (found and loaded by name),
-  `assignors` (their interface; range and round-robin), `display` (texts for people, without secrets), `connecting`
-  (host names and sockets), `threads` (for what blocks), `installation` (what pip has to install).
+  `assignors` (their interface; range and round-robin), `display` (texts for people, without secrets), `resolver` (the
+  addresses of a host name) and `connecting` (to one of them), `threads` (for what blocks), `installation` (what pip has
+  to install).
 - Files: `durable_files` (synced before they count), `own_files` (how private directories are made and a lock is taken;
   which lock: who takes it), `file_names` (topics in names).
 """

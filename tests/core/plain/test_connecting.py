@@ -22,6 +22,7 @@ from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.transport import Security
 from kzconsumer.clock import now
 from kzconsumer.connecting import STAGGER, connect, first_success, server_name
+from kzconsumer.resolver import addresses
 from kzconsumer.errors import ConnectionLostError, SecurityError
 from kzconsumer.model import Broker
 from kzconsumer.zookeeper.credentials import Access
@@ -252,9 +253,9 @@ async def test_without_a_thread_a_name_is_an_error_of_this_connection(
     with monkeypatch.context() as without:
         without.setattr(threading.Thread, "start", refuse)
         with pytest.raises(OSError, match="no thread to look up localhost: can't start new thread"):
-            await connecting.addresses("localhost", server.port)
+            await addresses("localhost", server.port)
     with anyio.fail_after(5):
-        assert await connecting.addresses("localhost", server.port)
+        assert await addresses("localhost", server.port)
 
 
 @on_both_loops

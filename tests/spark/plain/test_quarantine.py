@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kzconsumer_spark.columns.shaping import Quarantine, QuarantineDiffers
+from kzconsumer_spark.columns.bad_records import Quarantine, QuarantineDiffers
 from tests.support.batch_ranges import batch_range
 from tests.support.disk import watched_disk
 

@@ -5,149 +5,25 @@ Built when the worker starts, so that faults of the settings are found then.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from kzconsumer.durable_files import put_in_place, staged_name, sync_directory, sync_file
 from kzconsumer.errors import ConfigError
 from kzconsumer.model import OffsetRange
 from kzconsumer.sinks.interface import RecordsRejectedError, Rejected
-from kzconsumer_files.private_directory import PrivateDirectory, sweep
-from kzconsumer_files.range_names import data_file
 from kzconsumer_spark.columns.avro_and_protobuf import Decoder, Unsupported
+from kzconsumer_spark.columns.bad_records import Quarantine
 from kzconsumer_spark.columns.decoding import Decoding, error_of, raw_of
+from kzconsumer_spark.columns.where_and_select import apply, check_syntax
 from kzconsumer_spark.ranges.batch import Shaped
 from kzconsumer_spark.ranges.unstorable_rows import MOST_REJECTED
 from kzconsumer_spark.worker_protocol.column_options import Columns, Field
 from kzconsumer_spark.worker_protocol.messages import BatchRange
-
-# Records that cannot be decoded are on disk in the quarantine before the range's other records go to the destination:
-# one Parquet file per range; the first writer wins.
-
-
-class QuarantineDiffers(Exception):
-    """An earlier attempt has quarantined other records of the range: settings or schemas have changed."""
-
-
-class Quarantine:
-    """One directory, shared by several members. Readers skip names that begin with `_`."""
-
-    def __init__(self, path: Path) -> None:
-        """Raises OSError."""
-        self._path = path
-        attempts = path / "_attempts"
-        sweep(attempts)
-        self._staging = PrivateDirectory(attempts)
-
-    def file(self, part: BatchRange) -> Path:
-        return self._path / data_file(part)
-
-    def put(self, part: BatchRange, bad: pa.Table) -> None:
-        """Make these rows of a range, with a column `offset`, durable. Raises QuarantineDiffers, OSError."""
-        final = self.file(part)
-        bad = bad.sort_by("offset")
-        offsets: list[Any] = bad.column("offset").to_pylist()
-        staged = staged_name(self._staging.path / final.name)
-        pq.write_table(bad, staged, compression="snappy")
-        sync_file(staged)
-        put_in_place(staged, final)
-        sync_directory(self._path)
-        self.require_same(part, offsets)
-
-    def require_same(self, part: BatchRange, offsets: list[Any]) -> None:
-        """Raises QuarantineDiffers if there is a file with other offsets."""
-        final = self.file(part)
-        if not final.exists():
-            return
-        there = pq.read_table(final, columns=["offset"]).column("offset").to_pylist()
-        if there != offsets:
-            raise QuarantineDiffers(
-                f"{part.range}: {len(there)} records were put into {final} by an attempt that did not end, and"
-                f" {len(offsets)} are bad now: settings or schemas have changed; move the file away to go on"
-            )
-
-    def close(self) -> None:
-        self._staging.remove()
-
-
-VIEW = "records"
-OWN = "_kz_"  # prefix of a destination's own columns
-_NOT_BY_ROW = re.compile(r"^[ :+|-]*'?(Aggregate|Window|Sort|Join|Distinct|GlobalLimit|Union)\b", re.MULTILINE)
-
-
-class SqlFault(ConfigError):
-    """`where` or `select` do not match the columns; one line."""
-
-    def __init__(self, key: str, reason: str) -> None:
-        super().__init__([f"[sink.options] {key}: {reason}"])
-
-
-def check_syntax(session: SparkSession, columns: Columns) -> None:
-    """Check the syntax, while the types of the columns are not known. Raises SqlFault."""
-    parser = session._jsparkSession.sessionState().sqlParser()
-    if columns.where is not None:
-        try:
-            parser.parseExpression(columns.where)
-        except ParseException as error:
-            raise SqlFault("where", _line(error)) from error
-    if columns.select is not None:
-        try:
-            parser.parsePlan(_query(columns.select, {}))
-        except ParseException as error:
-            raise SqlFault("select", _line(error)) from error
-
-
-def apply(frame: DataFrame, columns: Columns) -> DataFrame:
-    """Apply `where` and `select`; the `_kz_` columns follow. Raises SqlFault."""
-    if columns.where is not None:
-        try:
-            frame = frame.where(columns.where)
-        except AnalysisException as error:
-            raise SqlFault("where", _line(error)) from error
-    if columns.select is None:
-        return frame
-    session = frame.sparkSession
-    # In the view under other names, which a `*` includes, and again after the selected columns.
-    own = {name: f"{OWN}own_{number}" for number, name in enumerate(frame.columns) if name.startswith(OWN)}
-    kept = {f"{OWN}kept_{number}": name for number, name in enumerate(own)}
-    frame.withColumnsRenamed(own).createOrReplaceTempView(VIEW)
-    try:
-        selected = session.sql(_query(columns.select, dict(zip(kept, own.values(), strict=True))))
-    except AnalysisException as error:  # a ParseException is one
-        raise SqlFault("select", _line(error)) from error
-    finally:
-        session.catalog.dropTempView(VIEW)
-    if found := _NOT_BY_ROW.search(selected._jdf.queryExecution().analyzed().toString()):
-        raise SqlFault("select", f"makes each row of one record, which {found[1].lower()} does not")
-    given = [name for name in selected.columns if name not in kept and name not in own.values()]
-    if refused := [name for name in given if name.casefold().startswith(OWN)]:
-        raise SqlFault("select", f"the column {refused[0]} needs another name: those with {OWN} are the sink's own")
-    spelled: dict[str, str] = {}
-    for name in given:
-        if (other := spelled.get(name.casefold())) is not None:
-            raise SqlFault("select", f'the columns "{other}" and "{name}" are one to Spark: give one another name')
-        spelled[name.casefold()] = name
-    return selected.drop(*own.values()).withColumnsRenamed(kept) if own else selected
-
-
-def _query(select: str, kept: Mapping[str, str]) -> str:
-    # A line of its own: the text may end in a comment.
-    return f"SELECT {select}\n{''.join(f', `{name}` AS `{alias}`' for alias, name in kept.items())} FROM {VIEW}"
-
-
-def _line(error: Exception) -> str:
-    lines = [line.strip().rstrip(";") for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
-
 
 _FATAL = "__kz_fatal"
 _BAD = "__kz_bad"
