@@ -19,7 +19,7 @@ from kzconsumer.errors import ConfigError, ConnectionLostError, SinkError
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.capabilities import check_sink
 from kzconsumer.sinks.interface import Sink
-from tests.support.plain_command import GOOD, kzconsumer, kzconsumer_process
+from tests.support.command_line import GOOD, kzconsumer, kzconsumer_process
 
 
 @pytest.fixture
@@ -49,16 +49,16 @@ def test_a_reload_before_the_daemon_runs_does_not_end_it(
     monkeypatch.setattr("kzconsumer.service.daemon.run", run)
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: terminal))
     file.write_text(GOOD)
-    assert kzconsumer("run", str(file)).returncode == 0
+    assert kzconsumer("run", str(file)).status == 0
     assert noted == ([False, 0] if terminal else [True, 1])
     assert signal.getsignal(signal.SIGHUP) is before
 
 
 def test_without_a_word_the_help_is_printed() -> None:
     done = kzconsumer()
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == kzconsumer("--help").stdout
-    assert "\nverbs:\n  run " in done.stderr
+    assert (done.status, done.out) == (2, "")
+    assert done.err == kzconsumer("--help").out
+    assert "\nverbs:\n  run " in done.err
 
 
 def test_ctrl_c_while_the_command_is_imported_has_no_traceback() -> None:
@@ -82,8 +82,8 @@ sys.exit(main(["plugins"]))
 )
 def test_a_mistyped_word_is_one_line_with_the_nearest_one(words: tuple[str, ...], near: str | None) -> None:
     done = kzconsumer(*words)
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
+    assert done.status == 2
+    (line,) = done.err.splitlines()
     assert line.startswith(f"kzconsumer {words[0]}")
     assert ("did you mean" in line) is (near is not None)
     if near is not None:
@@ -114,8 +114,8 @@ def test_a_mistyped_word_is_one_line_with_the_nearest_one(words: tuple[str, ...]
 )
 def test_an_option_that_there_is_not_names_the_verb_and_the_nearest_option(words: str, line: str) -> None:
     done = kzconsumer(*words.split())
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(line)
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith(line)
 
 
 @pytest.mark.parametrize(
@@ -138,15 +138,15 @@ def test_an_option_that_there_is_not_names_the_verb_and_the_nearest_option(words
 )
 def test_wrong_usage_is_exit_status_2(words: list[str], output: str) -> None:
     done = kzconsumer(*words)
-    assert done.returncode == 2
-    assert output in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.status == 2
+    assert output in done.err
+    assert "Traceback" not in done.err
 
 
 def test_plugins_lists_what_is_installed() -> None:
     done = kzconsumer("plugins")
-    assert done.returncode == 0
-    lines = done.stdout.splitlines()
+    assert done.status == 0
+    lines = done.out.splitlines()
     assert lines[0] == f"kzconsumer {__version__}"
     assert ["assignor", "range", "kzconsumer.assignors:assign_range"] in [line.split() for line in lines]
     assert max(map(len, lines)) <= 80
@@ -163,8 +163,8 @@ def test_a_reader_that_closes_the_pipe_is_not_an_error() -> None:
 
 def test_version() -> None:
     done = kzconsumer_process("--version")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("kzconsumer 0.")
+    assert (done.status, done.err) == (0, "")
+    assert done.out.startswith("kzconsumer 0.")
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -222,5 +222,5 @@ def test_a_limit_of_open_files_that_is_too_low_is_named(file: Path) -> None:
         done = kzconsumer("check-config", str(file))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert (done.returncode, done.stdout) == (78, "")
-    assert done.stderr.startswith("kzconsumer: this process may open 63 files and connections, which is too few: at ")
+    assert (done.status, done.out) == (78, "")
+    assert done.err.startswith("kzconsumer: this process may open 63 files and connections, which is too few: at ")

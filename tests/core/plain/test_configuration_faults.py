@@ -16,7 +16,7 @@ from kzconsumer.cli.main import main
 from kzconsumer.errors import ConfigError
 from kzconsumer.settings.settings import layers_of
 from kzconsumer.sinks.capabilities import check_sink
-from tests.support.plain_command import GOOD, Done, kzconsumer, kzconsumer_process
+from tests.support.command_line import GOOD, Done, kzconsumer, kzconsumer_process
 
 
 @pytest.fixture
@@ -30,9 +30,9 @@ def file(tmp_path: Path) -> Path:
 def test_faults_of_the_file_are_lines_and_exit_status_78(file: Path, verb: list[str]) -> None:
     file.write_text(GOOD.replace("id =", "idd =").replace('connect = "127.0.0.1:2181"', "connect = 2181"))
     done = kzconsumer(*verb, str(file))
-    assert done.returncode == 78
-    assert done.stdout == ""
-    assert done.stderr.splitlines() == [
+    assert done.status == 78
+    assert done.out == ""
+    assert done.err.splitlines() == [
         f"kzconsumer: {file}:3: [zookeeper] connect: 2181 is not a list of hosts such as "
         '"zk1:2181,zk2:2181" or "zk1:2181,zk2:2181/chroot"',
         f"kzconsumer: {file}:5: [group] idd: unknown key; did you mean id?",
@@ -43,15 +43,15 @@ def test_faults_of_the_file_are_lines_and_exit_status_78(file: Path, verb: list[
 @pytest.mark.parametrize("verb", ["--config", "check-config"])
 def test_a_missing_file(file: Path, verb: str) -> None:
     done = kzconsumer_process(verb, str(file))
-    assert (done.returncode, done.stderr) == (78, f"kzconsumer: {file}: cannot be read: No such file or directory\n")
+    assert (done.status, done.err) == (78, f"kzconsumer: {file}: cannot be read: No such file or directory\n")
 
 
 @pytest.mark.parametrize("verb", ["--config", "check-config"])
 def test_the_daemon_needs_topics_and_a_sink(file: Path, verb: str) -> None:
     file.write_text('[zookeeper]\nconnect = "zk"\n[group]\nid = "a"\n')
     done = kzconsumer(verb, str(file))
-    assert done.returncode == 78
-    assert done.stderr.splitlines() == [
+    assert done.status == 78
+    assert done.err.splitlines() == [
         f"kzconsumer: {file}: [subscription] topics: missing (or include, or exclude)",
         f"kzconsumer: {file}: [sink] plugin: missing",
     ]
@@ -60,14 +60,14 @@ def test_the_daemon_needs_topics_and_a_sink(file: Path, verb: str) -> None:
 def test_check_config_reports_that_there_is_no_fault(file: Path) -> None:
     file.write_text(GOOD)
     done = kzconsumer("check-config", str(file))
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{file}: no fault found\n", "")
+    assert (done.status, done.out, done.err) == (0, f"{file}: no fault found\n", "")
 
 
 def test_check_config_checks_plugin_options(file: Path) -> None:
     file.write_text(GOOD.replace('id = "orders"', 'id = "orders"\nassignor = "rang"') + "[sink.options]\nindent = 2\n")
     done = kzconsumer("check-config", str(file))
-    assert done.returncode == 78
-    assignor, options = done.stderr.splitlines()
+    assert done.status == 78
+    assignor, options = done.err.splitlines()
     assert assignor.startswith(
         f'kzconsumer: {file}:6: [group] assignor: no assignor "rang" is installed; did you mean "range"?'
     )
@@ -79,17 +79,17 @@ def test_check_config_checks_the_path_of_the_sink(file: Path) -> None:
     there.touch()
     file.write_text(GOOD.replace('"jsonlines"', f'"parquet"\noptions = {{ path = "{there}" }}'))
     done = kzconsumer("check-config", str(file))
-    assert done.returncode == 78
+    assert done.status == 78
     output = f"[sink.options] path: {there} cannot be used: {there} is not a directory"
-    assert done.stderr == f"kzconsumer: {file}:10: {output}\n"
+    assert done.err == f"kzconsumer: {file}:10: {output}\n"
 
 
 @pytest.mark.parametrize("verb", ["--config", "check-config"])
 def test_an_unknown_plugin_is_a_fault_of_the_file(file: Path, verb: str) -> None:
     file.write_text(GOOD.replace("jsonlines", "jsnlines"))
     done = kzconsumer(verb, str(file))
-    assert done.returncode == 78
-    (line,) = done.stderr.splitlines()
+    assert done.status == 78
+    (line,) = done.err.splitlines()
     assert line.startswith(f'kzconsumer: {file}:9: [sink] plugin: no sink "jsnlines" is installed')
 
 
@@ -117,9 +117,9 @@ def test_every_fault_is_reported_at_once_and_before_any_request(file: Path, verb
     """Unreadable values hide neither plugins nor their options, nor an incomplete table."""
     file.write_text(FAULTY)
     done = kzconsumer(verb, str(file))
-    assert done.returncode == 78
+    assert done.status == 78
     output = {}
-    for line in done.stderr.splitlines():
+    for line in done.err.splitlines():
         place, reason = re.findall(r": +((?:\d+: )?\[[\w.]+\] [\w.]+): (.*)", line.replace(f"{file}:", ""))[0]
         output[place] = reason
     assert list(output) == [
@@ -134,7 +134,7 @@ def test_every_fault_is_reported_at_once_and_before_any_request(file: Path, verb
         "[brokers.sasl] username",
         "[brokers.sasl] password_file",
     ]
-    assert len(output) == len(done.stderr.splitlines())
+    assert len(output) == len(done.err.splitlines())
     assert 'no assignor "rang"' in output["6: [group] assignor"]
     assert "cannot import not_there" in output["14: [sink.options] function"]
 
@@ -218,8 +218,8 @@ def test_a_fault_of_zookeepers_table_does_not_hide_its_files(file: Path) -> None
 def test_a_daemon_with_a_faulty_file_contacts_no_server(file: Path, verb: str, changed: str, begin: str) -> None:
     file.write_text(GOOD.replace('id = "orders"', changed).replace("1 }", '1 }\nstop_at = "end"'))
     done = kzconsumer(verb, str(file), "--set", "zookeeper.connect=127.0.0.1:1")
-    assert done.returncode == 78
-    (line,) = done.stderr.splitlines()
+    assert done.status == 78
+    (line,) = done.err.splitlines()
     assert line.startswith(f"kzconsumer: {file}:{begin}")
 
 
@@ -230,8 +230,8 @@ def test_flags_and_variables_are_read_and_named_in_faults(
     file.write_text(GOOD)
     monkeypatch.setenv("KZCONSUMER__LOG__LEVEL", "loud")
     done = kzconsumer(*before, "--config", str(file), "--set", "batch.max_records=0", "--set", "group.idd=x")
-    assert done.returncode == 78
-    assert sorted(done.stderr.splitlines()) == [
+    assert done.status == 78
+    assert sorted(done.err.splitlines()) == [
         "kzconsumer: --set batch.max_records: [batch] max_records: 0 is less than 1",
         "kzconsumer: --set group.idd: [group] idd: unknown key; did you mean id?",
         'kzconsumer: KZCONSUMER__LOG__LEVEL: [log] level: "loud" is not one of debug, error, info, warning',
@@ -270,11 +270,11 @@ def test_the_effective_configuration(file: Path) -> None:
     file.write_text(GOOD)
     flags = ["--set", "offsets.commit_interval=3s", "check-config", str(file), "--effective", "--set", "group.id=other"]
     done = kzconsumer(*flags)
-    assert done.returncode == 0
-    assert "--set offsets.commit_interval" in done.stdout
-    assert ["id", "=", '"other"', "#", "--set", "group.id"] in [line.split() for line in done.stdout.splitlines()]
+    assert done.status == 0
+    assert "--set offsets.commit_interval" in done.out
+    assert ["id", "=", '"other"', "#", "--set", "group.id"] in [line.split() for line in done.out.splitlines()]
     done = kzconsumer("check-config", str(file), "--effective", "-o", "json")
-    found = {each["key"]: each for each in json.loads(done.stdout)}
+    found = {each["key"]: each for each in json.loads(done.out)}
     assert found["zookeeper.connect"] == {
         "key": "zookeeper.connect", "value": "127.0.0.1:2181", "origin": "file", "source": str(file), "line": 3
     }  # fmt: skip
@@ -299,14 +299,14 @@ def test_the_effective_configuration_is_what_the_page_shows(tmp_path: Path, monk
         return kzconsumer(*shlex.split(words)), [line.split() for line in lines if line != "..."]
 
     done, lines = shown(effective)
-    assert done.returncode == 0
-    output = [line.split() for line in done.stdout.splitlines()]
+    assert done.status == 0
+    output = [line.split() for line in done.out.splitlines()]
     assert [line for line in lines if line not in output] == []
     monkeypatch.delenv("KZCONSUMER__LOG__LEVEL")
     drop_in.write_text("[batch]\n\nmax_recrds = 1000\n")
     done, lines = shown(faulty)
-    assert done.returncode == 78
-    assert sorted(line.split() for line in done.stderr.splitlines()) == sorted(lines)
+    assert done.status == 78
+    assert sorted(line.split() for line in done.err.splitlines()) == sorted(lines)
 
 
 def test_mistakes_are_reported_as_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,5 +320,5 @@ def test_mistakes_are_reported_as_the_page_shows(tmp_path: Path, monkeypatch: py
     (tmp_path / "group.toml").write_text("\n".join(lines))
     monkeypatch.chdir(tmp_path)
     done = kzconsumer(*shlex.split(command))
-    assert (done.returncode, done.stdout) == (78, "")
-    assert done.stderr == answer
+    assert (done.status, done.out) == (78, "")
+    assert done.err == answer

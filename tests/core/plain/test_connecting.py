@@ -22,9 +22,9 @@ from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.transport import Security
 from kzconsumer.clock import now
 from kzconsumer.connecting import STAGGER, connect, first_success, server_name
-from kzconsumer.resolver import addresses
 from kzconsumer.errors import ConnectionLostError, SecurityError
 from kzconsumer.model import Broker
+from kzconsumer.resolver import addresses
 from kzconsumer.zookeeper.credentials import Access
 from kzconsumer.zookeeper.link import Link
 

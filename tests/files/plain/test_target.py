@@ -32,7 +32,6 @@ from kzconsumer_files.directory_target import Target
 from kzconsumer_files.private_directory import PrivateDirectory, sweep
 from kzconsumer_files.publication import SetAside, StagedRange
 from kzconsumer_files.range_names import (
-    LedgerEntry,
     NotOurs,
     RangeOverlap,
     TargetOwner,

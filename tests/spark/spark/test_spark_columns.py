@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from kzconsumer.errors import ConfigError
 from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError
 from kzconsumer_spark.columns.avro_and_protobuf import Unsupported
-from kzconsumer_spark.columns.schema_registry import RegistryError
 from kzconsumer_spark.columns.bad_records import QuarantineDiffers
+from kzconsumer_spark.columns.schema_registry import RegistryError
 from kzconsumer_spark.columns.shaping import Shaping
 from kzconsumer_spark.columns.where_and_select import SqlFault, apply
 from kzconsumer_spark.daemon.sink_options import read_options
