@@ -14,9 +14,9 @@ from kzconsumer.offsets.progress import Chunk, HandedOut, Message, Progress
 from kzconsumer.streams import cursor
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.streams.cursor import StreamCursor, Unacknowledged
-from tests.core.plain.test_kafka_stream import LIMIT, HeldStream, rows, stream_of, take
 from tests.support.chunks import TOPIC, LeaseInHand, chunk, hole, progress, put
 from tests.support.reachable import reachable
+from tests.support.streams import LIMIT, HeldStream, rows, stream_of, take
 
 
 def explicit(*chunks: Chunk, most: int = 1_000) -> HeldStream:

@@ -22,10 +22,10 @@ from kzconsumer.sinks.quarantine import METADATA, RangeQuarantine
 from kzconsumer.sinks.range_plans import RangePlans, destination_of
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.streams.chunk_queue import ChunkQueue
-from tests.core.plain.test_sink_runner import Memory, running, until
 from tests.support.chunks import LeaseInHand, chunk, progress, put
 from tests.support.owned_ranges import Nothing, Owned
 from tests.support.range_data import range_data, record
+from tests.support.sink_runs import Memory, failure_of, running, until
 
 
 class Choosy(Memory):
@@ -100,10 +100,7 @@ async def test_a_range_that_the_sink_fetches_is_fetched_for_the_quarantine(
         assert pq.read_table(file, columns=["offset"]).column(0).to_pylist() == [2, 3, 4]
         assert commits.made[0] == [5]
         return
-    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
-        async with running(runner, [queue]) as task:
-            await until(task.done)
-            await task
+    raised = await failure_of(runner, [queue])
     assert raised.group_contains(SinkError, match="nor can its records be fetched for the quarantine: no leader")
     assert (commits.made, ours.processed, [*tmp_path.iterdir()]) == ([], 0, [])
 
@@ -135,10 +132,7 @@ async def test_without_a_quarantine_nothing_is_retried() -> None:
     claims = [progress(number) for number in range(2)]
     queue, sink, commits = ChunkQueue(1 << 20), Choosy({1}), Owned(claims)
     put(queue, *(chunk(claim, 0, 5) for claim in claims))
-    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
-        async with running(runner_of(sink, None, commits), [queue]) as task:
-            await until(task.done)
-            await task
+    raised = await failure_of(runner_of(sink, None, commits), [queue])
     assert raised.group_contains(SinkError)
     assert (sink.tried, commits.made, [claim.processed for claim in claims]) == ([[0, 1]], [], [0, 0])
 
@@ -167,10 +161,7 @@ async def test_what_a_destination_has_lost_is_not_hidden_by_the_quarantine(tmp_p
     queue, sink, commits = ChunkQueue(1 << 20), Restored(poison), Owned(claims)
     put(queue, *(chunk(claim, 9, 12) for claim in claims))
     runner = beside(Ledger([]), sink, RangeQuarantine(tmp_path / "aside", "choosy"), commits)
-    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
-        async with running(runner, [queue]) as task:
-            await until(task.done)
-            await task
+    raised = await failure_of(runner, [queue])
     lost = r"^a destination: orders-0: offsets 3 to 9 were written and committed, and are missing now: .*--republish"
     assert raised.group_contains(DestinationWentBackError, match=lost)
     assert [claim.processed for claim in claims] == [9, 9]
@@ -223,10 +214,7 @@ async def test_a_range_is_set_aside_only_behind_what_the_destination_must_have(t
             await until(lambda: commits.made)
         assert (commits.made[0], ours.written) == ([12], (5, 9))
         return
-    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
-        async with running(runner, [queue]) as task:
-            await until(task.done)
-            await task
+    raised = await failure_of(runner, [queue])
     assert raised.group_contains(
         DestinationWentBackError, match=r"^a destination: orders-0: offsets 5 to 9 were written"
     )
@@ -310,10 +298,7 @@ async def test_nothing_is_quarantined_if_it_is_unknown_whether_it_was_published(
     runner = beside(
         Ledger([], SinkError("no database")), Choosy({0}), RangeQuarantine(tmp_path / "aside", "choosy"), commits
     )
-    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
-        async with running(runner, [queue]) as task:
-            await until(task.done)
-            await task
+    raised = await failure_of(runner, [queue])
     assert raised.group_contains(SinkError, match=r"cast to INT.*the destination has it is unknown.*no database")
     assert (claim.processed, list((tmp_path / "aside").iterdir())) == (0, [])
 
@@ -387,10 +372,7 @@ async def test_a_range_that_cannot_be_quarantined_either_stops_the_member(tmp_pa
     claim, queue, sink, commits = progress(), ChunkQueue(1 << 20), Choosy({0}), Owned()
     (tmp_path / "aside").write_text("not a directory")
     put(queue, chunk(claim, 0, 5))
-    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
-        async with running(runner_of(sink, RangeQuarantine(tmp_path / "aside", "choosy"), commits), [queue]) as task:
-            await until(task.done)
-            await task
+    raised = await failure_of(runner_of(sink, RangeQuarantine(tmp_path / "aside", "choosy"), commits), [queue])
     assert raised.group_contains(SinkError, match=r"cannot be cast to INT.*nor can it be quarantined")
     assert (claim.processed, commits.made) == (0, [])
 

@@ -14,10 +14,10 @@ from kzconsumer.sinks.batch_writer import BatchWriter
 from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Batch
 from kzconsumer.sinks.quarantine import RangeQuarantine
-from tests.core.plain.test_sink_runner import Memory
 from tests.support.chunks import TOPIC, LeaseInHand, progress
 from tests.support.owned_ranges import Owned
 from tests.support.range_data import range_data
+from tests.support.sink_runs import Memory
 
 
 def handed_over(number: int) -> tuple[list[Progress], OwnedBatch]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from contextlib import redirect_stderr, redirect_stdout
-from io import StringIO
 from pathlib import Path
 
 import pytest
 
-from kzconsumer.cli.main import main, whole_parser
+from kzconsumer.cli.main import whole_parser
 from kzconsumer.plugins import COMMANDS, SINKS
+from tests.support.command_line import kzconsumer
 from tests.support.installed_plugins import install
 
 GROUP = """
@@ -33,17 +32,6 @@ class Sink:
     async def write(self, batch):
         pass
 """
-
-
-def kzconsumer(*words: str) -> tuple[int, str, str]:
-    """Status, output and errors of the command, run in this process."""
-    out, err = StringIO(), StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        try:
-            status = main(words)
-        except SystemExit as ended:
-            status = int(ended.code or 0)
-    return status, out.getvalue(), err.getvalue()
 
 
 @pytest.fixture

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import datetime
 import importlib
 import io
 from itertools import groupby
 from typing import Any
-from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +15,6 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from kzconsumer.brokers.protocol.cluster_state import MetadataRequest, PartitionMetadata, TopicMetadata
 from kzconsumer.brokers.protocol.log_reads import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -59,7 +56,7 @@ from kzconsumer.brokers.protocol.versions import (
     SaslHandshakeResponse,
     is_flexible,
 )
-from kzconsumer.model import Broker, TopicPartition
+from kzconsumer.model import TopicPartition
 from tests.support.extent import extent
 
 ZERO = datetime.timedelta(0)
@@ -244,97 +241,6 @@ def test_fetch_response(version: int, data: st.DataObject) -> None:
         for where, code, high, stable, start, gone, replica, records in parts
     ]
     assert all(part.records.obj is body for part in read.partitions)
-
-
-@pytest.mark.parametrize("version", versions_of(METADATA))
-@FEW
-@given(topics=st.none() | st.lists(names, max_size=5))
-def test_metadata_request(version: int, topics: list[str] | None) -> None:
-    kio = schema("metadata", version, "request")
-    wanted = (
-        None if topics is None else tuple(make(kio.MetadataRequestTopic, name=name, topic_id=None) for name in topics)
-    )
-    expected = make(
-        kio.MetadataRequest,
-        topics=() if wanted is None and version == 0 else wanted,
-        allow_auto_topic_creation=False,
-        include_cluster_authorized_operations=False,
-        include_topic_authorized_operations=False,
-    )
-    assert MetadataRequest(None if topics is None else tuple(topics)).encode(version) == written(expected)
-
-
-@pytest.mark.parametrize("version", versions_of(METADATA))
-@FEW
-@given(data=st.data())
-def test_metadata_response(version: int, data: st.DataObject) -> None:
-    brokers = data.draw(st.lists(st.builds(Broker, int32s, names, int32s), max_size=4, unique_by=lambda each: each.id))
-    replicas = st.lists(int32s, max_size=3).map(tuple)
-    part = st.tuples(errors, int32s, int32s, replicas, replicas, replicas)
-    topic = st.tuples(errors, st.none() | st.uuids(), st.dictionaries(int32s, part, max_size=4))
-    topics = data.draw(st.dictionaries(names, topic, max_size=4))
-    racks = {broker.id: rack for broker in brokers if (rack := data.draw(st.none() | names)) is not None}
-    wanted = data.draw(st.booleans())
-    cluster = data.draw(st.none() | names)
-    kio = schema("metadata", version, "response")
-    response = make(
-        kio.MetadataResponse,
-        throttle_time=ZERO,
-        brokers=tuple(
-            make(kio.MetadataResponseBroker, node_id=b.id, host=b.host, port=b.port, rack=racks.get(b.id))
-            for b in brokers
-        ),
-        cluster_id=cluster,
-        controller_id=data.draw(int32s),
-        topics=tuple(
-            make(
-                kio.MetadataResponseTopic,
-                error_code=ErrorCode(error),
-                name=name,
-                topic_id=identity,
-                is_internal=data.draw(st.booleans()),
-                partitions=tuple(
-                    make(
-                        kio.MetadataResponsePartition,
-                        error_code=ErrorCode(code),
-                        partition_index=index,
-                        leader_id=leader,
-                        leader_epoch=epoch,
-                        replica_nodes=nodes,
-                        isr_nodes=isr,
-                        offline_replicas=offline,
-                    )
-                    for index, (code, leader, epoch, nodes, isr, offline) in parts.items()
-                ),
-            )
-            for name, (error, identity, parts) in topics.items()
-        ),
-    )
-    read = MetadataRequest(None, wanted).decode(version, memoryview(written(response)))
-    assert read.brokers == {broker.id: broker for broker in brokers}
-    assert read.racks == (racks if version >= 1 else {})
-    assert read.topics == {
-        name: TopicMetadata(
-            error,
-            {
-                index: PartitionMetadata(
-                    code, leader, epoch if version >= 7 else -1, nodes if wanted else (), isr if wanted else ()
-                )
-                for index, (code, leader, epoch, nodes, isr, _) in parts.items()
-            },
-            as_kafka_writes(identity) if version >= 10 else "",
-        )
-        for name, (error, identity, parts) in topics.items()
-    }
-    assert read.cluster_id == (cluster if version >= 2 else None)
-    no_topic = MetadataRequest(()).decode(version, memoryview(written(response)))
-    assert (no_topic.topics, no_topic.brokers) == ({}, read.brokers), "also where a broker can only return all"
-
-
-def as_kafka_writes(topic_id: UUID | None) -> str:
-    return (
-        base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=") if topic_id is not None and topic_id.int else ""
-    )
 
 
 @pytest.mark.parametrize("version", versions_of(LIST_OFFSETS))

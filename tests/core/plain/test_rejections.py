@@ -13,10 +13,10 @@ from kzconsumer.rejected import RejectedRecord
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import RecordsRejectedError, Rejected
 from kzconsumer.sinks.runner import SinkRunner
-from tests.core.plain.test_kafka_stream import stream_of
-from tests.core.plain.test_sink_runner import LIMIT, Memory, running
 from tests.support.chunks import TOPIC, chunk, progress
 from tests.support.owned_ranges import Owned
+from tests.support.sink_runs import LIMIT, Memory, running
+from tests.support.streams import stream_of
 
 
 class Decided:

