@@ -145,6 +145,14 @@ def exported(seen: SeenGroup, ends: Mapping[TopicPartition, int]) -> list[Metric
     return list(families(exporter))
 
 
+def test_when_an_offset_was_stored_is_what_zookeeper_says() -> None:
+    """Not when the exporter saw it first. Of an offset that counts for nothing there is no such time."""
+    seen = follow((group({}, {}, stored(p0=(5, 7.5), p1=(5, 8.0)) | {"orders/2": node("x")}), {P[0]: 9, P[1]: 5}))
+    name = "kzconsumer_group_partition_commit_timestamp_seconds"
+    found = {at.labels["partition"]: at.value for of in exported(seen, {}) if of.name == name for at in of.samples}
+    assert found == {"0": 7.5, "1": 8.0}
+
+
 def busy_group() -> tuple[SeenGroup, dict[TopicPartition, int]]:
     """One of which every metric has a sample."""
     member = {"m": ours(orders=2)}
@@ -171,6 +179,7 @@ def test_rules_and_dashboard_use_existing_metrics_and_the_page_lists_them() -> N
 
 #: Metrics that the dashboard leaves out, and why.
 LEFT_OUT = {
+    "group_partition_commit_timestamp_seconds": "stalled partitions are shown",
     "exporter_read_timestamp_seconds": "exporter_up follows from it",
     "group_lag_records": "group_lag_records_at_least and the unknown partitions are shown",
     "group_lag_seconds": "group_lag_seconds_at_least and the unknown partitions are shown",

@@ -91,6 +91,7 @@ def _of_partitions(make: Families, exporter: Exporter, reading: ExporterReading)
     seen = [((name, each.topic, each.partition), each) for name, of in reading.groups.items() for each in of.partitions]
     for name, about, value in (
         ("offset", "Stored offset", lambda each: each.stored),
+        ("commit_timestamp_seconds", "When it was stored, in seconds since 1970", lambda each: each.committed),
         ("lag_records", "From the stored offset to the end of the log", lambda each: each.lag),
         ("lag_seconds", "Age of the next record", lambda each: each.seconds),
         ("unowned", "1 if a member subscribes to it and none owns it", lambda each: 1 if each.unowned else None),

@@ -89,7 +89,7 @@ class SeenPartition(msgspec.Struct, frozen=True, gc=False):
     `lasting`: it was without owner in the reading before, too, so that is no rebalance.
 
     `useless`: why there is an offset node, and no offset to begin at. `commits` are the window of the judgement, each
-    with the time when it was first seen in `seen`.
+    with the time when it was first seen in `seen`. `committed`: when `stored` was written, None if that is not known.
     """
 
     topic: str
@@ -105,6 +105,7 @@ class SeenPartition(msgspec.Struct, frozen=True, gc=False):
     commits: tuple[Commit, ...]
     seen: tuple[float, ...]
     client: str = ""
+    committed: float | None = None
 
     @property
     def has_offset(self) -> bool:
@@ -247,6 +248,7 @@ class Histories:
             commits=tuple(history.commits),
             seen=tuple(history.seen),
             client=each.client,
+            committed=each.committed,
         )
 
 
