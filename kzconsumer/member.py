@@ -222,6 +222,13 @@ class Member:
         snapshot = self._rebalancer.snapshot
         return None if snapshot is None else (snapshot, self._rebalancer.assigned)
 
+    @property
+    def waits_for(self) -> str | None:
+        """What it waits for before its first rebalance is complete; None after it."""
+        if self._rebalancer.rebalanced_once.is_set():
+            return None
+        return self._membership.waits_for or self._rebalancer.failure or "the first rebalance"
+
     async def run(self) -> None:
         """Until `leaving`, an expired session or a failure. Raises an exception group."""
         try:

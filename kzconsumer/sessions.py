@@ -149,6 +149,11 @@ class Sessions:
         """Why no ZooKeeper server is connected, by server."""
         return self._session.refusals if self._session is not None else ()
 
+    @property
+    def waits_for(self) -> str | None:
+        """See `Member.waits_for`; None between two memberships."""
+        return self.member.waits_for if self.member is not None else None
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Leaving the block commits what is processed and leaves the group. Raises as `consumer.connect`."""

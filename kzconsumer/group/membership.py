@@ -110,6 +110,8 @@ class Membership:
         self.paths = paths
         self.consumer = consumer
         self.registration = registration
+        self.waits_for = ""
+        """What `join` waits for; empty if for nothing."""
 
     async def register(self) -> None:
         """Raises NodeExistsError while another session holds the id."""
@@ -121,15 +123,14 @@ class Membership:
         Raises SessionExpiredError, ZooKeeperError.
         """
         path = self.paths.member(self.consumer)
-        logged, patience = False, PATIENCE * self._session.timeout
+        patience = PATIENCE * self._session.timeout
         while True:
             try:
                 await self.register()
             except NodeExistsError:
-                if not logged:
-                    event = "consumer id still registered by an earlier session, waiting for it to expire"
-                    log.info(event, consumer=self.consumer)
-                    logged = True
+                if not self.waits_for:
+                    self.waits_for = "consumer id still registered by an earlier session, waiting for it to expire"
+                    log.info(self.waits_for, consumer=self.consumer)
                 stat, gone = await repeated(lambda: self._session.watch_exists(path))
                 if stat is None:
                     continue
@@ -142,6 +143,7 @@ class Membership:
             except ConnectionLostError:
                 continue  # the next attempt finds out whether this one was executed
             else:
+                self.waits_for = ""
                 log.info(
                     "registered",
                     consumer=self.consumer,
@@ -158,6 +160,7 @@ class Membership:
             event = "consumer id is taken by a node that no session holds"
             reason = f"`kzconsumer groups clean {self.paths.root.rpartition('/')[2]}` removes it"
         log.error(event, consumer=self.consumer, about=self.paths.member(self.consumer), reason=reason)
+        self.waits_for = f"{event}: {reason}"
 
 
 class SnapshotReader:

@@ -169,6 +169,8 @@ class Rebalancer:
         self._calm = Calm()
         self._complete = False  # the last rebalance has ended, and nothing was blocked
         self.rebalanced_once = anyio.Event()
+        self.failure = ""
+        """Why the last attempt could not be completed, if it could not."""
 
     @property
     def settled(self) -> bool:
@@ -191,6 +193,7 @@ class Rebalancer:
             except NotPermittedError:
                 raise  # waiting does not help, and meanwhile our partitions would have no owner
             except (ConnectionLostError, CoordinatorError, BrokersUnreachableError, ZooKeeperError) as error:
+                self.failure = str(error)
                 log.warning("rebalance interrupted", reason=str(error))
                 retry = longer(retry)
 
@@ -365,6 +368,7 @@ class Rebalancer:
             return await self._reader.read(members)
         except GroupUnreadableError as error:
             self._notices.once(error.problem, error.path, error.reason)
+            self.failure = f"{error.path}: {error.problem}"
             return None
 
     async def _await_blocked(

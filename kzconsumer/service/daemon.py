@@ -208,7 +208,7 @@ class Daemon:
         async with anyio.create_task_group() as tasks:
             self._report.starting(f"starting the sink {runner.name}", max(SINK_START, runner.start_limit))
             await tasks.start(runner.run)
-            self._report.starting("joining the group")
+            self._report.joining(sessions)
             async with sessions.running():
                 await subscribe(sessions)
                 runner.feed([cursor.queue for cursor in sessions.cursors.values()])

@@ -16,7 +16,7 @@ import anyio
 from kzconsumer.clock import now
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.sessions import Sessions
-from kzconsumer.status.health import Health
+from kzconsumer.status.health import JOINING, Health
 
 # systemd's notify protocol: datagrams of `KEY=value` lines (sd_notify(3), sd_watchdog_enabled(3)). Fields that cannot
 # be sent are sent with the next message.
@@ -116,13 +116,18 @@ class ServiceReport:
 
     def starting(self, phase: str, at_most: float | None = None) -> None:
         """Before the member has joined. Extends the timeout by `at_most` seconds, or repeatedly without it."""
-        self._health.phase = phase
+        self._health.phase, self._health.joining = phase, None
         self._extension = (lambda: EXTENSION) if at_most is None else None
         self._send(EXTEND_TIMEOUT_USEC=_microseconds(EXTENSION if at_most is None else at_most))
 
+    def joining(self, sessions: Sessions) -> None:
+        """The status says what they wait for."""
+        self.starting(JOINING)
+        self._health.joining = sessions
+
     def ready(self, sessions: Sessions) -> None:
         """The first rebalance is complete."""
-        self._health.phase, self._health.sessions = "", sessions
+        self._health.phase, self._health.joining, self._health.sessions = "", None, sessions
         self._extension = None
         self._send(READY=1)
 
@@ -136,7 +141,7 @@ class ServiceReport:
 
     def stopping(self, deadline: float) -> None:
         """The process ends at `deadline` at the latest."""
-        self._health.phase = "stopping"
+        self._health.phase, self._health.joining = "stopping", None
         self._extension = lambda: max(deadline - now(), 0.0) + EXTENSION
         self._send(STOPPING=1, EXTEND_TIMEOUT_USEC=_microseconds(self._extension()))
 

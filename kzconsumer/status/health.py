@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from kzconsumer.clock import now
 from kzconsumer.display import plural
@@ -10,6 +11,8 @@ from kzconsumer.lag.totals import Total, behind_text
 from kzconsumer.offsets.progress import Position
 from kzconsumer.sessions import Sessions
 from kzconsumer.zookeeper.session import Lease
+
+JOINING: Final = "joining the group"
 
 
 class Health:
@@ -24,6 +27,8 @@ class Health:
         """What the daemon does; empty while it consumes."""
         self.note = ""
         """Appended to the status: what the last reload left to do."""
+        self.joining: Sessions | None = None
+        """Set while the phase is that the member joins."""
         self.sessions: Sessions | None = None
         """Set when the member has joined."""
         self.total: Callable[[], Total] | None = None
@@ -32,16 +37,23 @@ class Health:
 
     @property
     def joined(self) -> bool:
-        return self.sessions is not None and not self.phase
+        # After each end of a session it joins again, and may have to wait: its id may be another member's by then.
+        return self.sessions is not None and not self.phase and self.sessions.waits_for is None
 
     def status(self, behind: Total | None = None) -> str:
         """One line, for `systemctl status` and the status page. `behind`: if the caller has it already."""
-        status = self.phase or self._consuming(behind)
+        status = self._starting_or_stopping() or self._consuming(behind)
         return f"{status}; {self.note}" if self.note else status
+
+    def _starting_or_stopping(self) -> str:
+        waits_for = (self.joining.waits_for or "; ".join(self.joining.refusals)) if self.joining is not None else ""
+        return f"{self.phase}: {waits_for}" if waits_for else self.phase
 
     def _consuming(self, behind: Total | None) -> str:
         if not self._lease.held or self.sessions is None:
             return "waiting for ZooKeeper or a broker"
+        if (waits_for := self.sessions.waits_for) is not None:
+            return f"{JOINING}: {waits_for}"
         positions = self.sessions.positions()
         if not positions:
             return "in the group, no partitions"

@@ -140,7 +140,7 @@ class Report(msgspec.Struct, frozen=True):
     state: str
     """The status line that the service manager gets."""
     joined: bool
-    """The first rebalance is complete, and no stop has begun."""
+    """The first rebalance in the present session is complete, and no stop has begun."""
     alive: str | None
     """None, or why the process has to be restarted."""
     session: SessionState

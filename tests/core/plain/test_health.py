@@ -27,6 +27,8 @@ class Owning:
     def __init__(self, positions: tuple[Position, ...]) -> None:
         self._positions = positions
 
+    waits_for = None
+
     def positions(self) -> tuple[Position, ...]:
         return self._positions
 

@@ -1,4 +1,4 @@
-"""What a member reports whose commits or rebalances fail again and again, or hang: it is not healthy.
+"""What a member reports whose commits, rebalances or joins fail again and again, or hang: it is not healthy.
 
 A real member, in a simulated world, observed as its daemon observes it.
 """
@@ -11,9 +11,11 @@ from contextlib import contextmanager
 import pytest
 from msgspec import structs
 
-from kzconsumer.status.report import degraded
+from kzconsumer.status.report import degraded, examination
+from kzconsumer.zookeeper.operations import Delete
 from tests.support.members import sessions_of
 from tests.support.simulated.observed import Observed, observed
+from tests.support.simulated.scene import SESSION_TIMEOUT
 
 OFFSETS, OWNERS = "/consumers/g/offsets", "/consumers/g/owners"
 LIMIT = 5.0
@@ -81,3 +83,28 @@ def test_a_member_that_can_never_claim_is_not_healthy(how: str, reason: str) -> 
         at.group.ensemble.too_large = None
         assert found(at, 60.0) == {}
         assert len(at.observer.report().partitions) == 4
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("id is taken", "consumer id is taken by a node that no session holds: `kzconsumer groups clean g` removes it"),
+        ("unreadable member", "/consumers/g/ids/g_z: member registration unreadable, waiting until it leaves"),
+    ],
+)
+def test_a_member_that_cannot_join_again_is_not_ready(how: str, reason: str) -> None:
+    """After the end of its session. It is no member then, though its session is valid, and nothing has failed."""
+    with impatient() as at:
+        assert at.observer.report().unready is None
+        at.group.expire(at.member)
+        at.group.ensemble.make(at.group.paths.member("g_a" if how == "id is taken" else "g_z"))
+        at.group.world.pass_time(3 * SESSION_TIMEOUT)
+        report = at.observer.report()
+        assert report.session == "held"
+        assert (report.unready, report.state) == (f"joining the group: {reason}",) * 2
+        assert examination(report).health == "not examined"
+        at.group.ensemble.operate(Delete(at.group.paths.member("g_a" if how == "id is taken" else "g_z"), -1))
+        at.group.world.pass_time(10.0)
+        report = at.observer.report()
+        assert report.unready is None
+        assert len(report.partitions) == 2
