@@ -261,11 +261,13 @@ class RangeOverlap(OSError):
     """A range overlaps a published one and is not the same. `end` is the end of all published ranges."""
 
     def __init__(self, part: AnyRange, other: Span, end: int) -> None:
+        # The tool asks no destination: for it a plan that reaches beyond `end` may be published. This one cannot be.
+        republish = " --republish" if part.until > end else ""
         super().__init__(
             f"{part.topic}-{part.partition} [{part.first}, {part.until}) of epoch {part.epoch} is not published: it"
-            f" overlaps [{other.first}, {other.until}), which is. Offsets were set back by a tool that raises no reset"
-            f" epoch. To continue after the published ranges: kzconsumer offsets reset GROUP --to-offset {end}"
-            f" --topic {part.topic}:{part.partition} --execute"
+            f" overlaps [{other.first}, {other.until}), which is. The group's offsets went back: by a tool that raises"
+            " no reset epoch, a restored ZooKeeper or deleted nodes. To continue after the published ranges: kzconsumer"
+            f" offsets reset GROUP --to-offset {end} --topic {part.topic}:{part.partition} --execute{republish}"
         )
 
 

@@ -246,6 +246,9 @@ def test_an_overlap_fails_its_own_range_and_names_the_remedy(target: Target) -> 
     across = StagedRange(msgspec.structs.replace(planned(0, 0), first=50, until=150), 0, 0, ())
     with pytest.raises(RangeOverlap, match=r"kzconsumer offsets reset GROUP --to-offset 200 --topic t:0 --execute$"):
         target.publish([across, staged(attempt, 1, "good", "")], attempt, free)
+    beyond = StagedRange(msgspec.structs.replace(planned(0, 0), first=50, until=201), 0, 0, ())
+    with pytest.raises(RangeOverlap, match=r"--to-offset 200 --topic t:0 --execute --republish$"):
+        target.publish([beyond], attempt, free)
     assert target.missing([across.part, planned(1, 1)]) == [across.part]
     assert texts(target) == ["good"]
     assert target.decisions() == []
