@@ -192,7 +192,9 @@ class Link(asyncio.Protocol):
             raise SecurityError(f"{link.where}: {why}") from error
         except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError) as error:
             link.abort(str(error))
-            raise ConnectionLostError(f"{link.where}: {ZOOKEEPER.hung_up if access.tls else error}") from error
+            if access.tls is None:  # before our handshake, as a server does that has too many connections
+                raise HungUp(f"{link.where}: closed by the server") from error
+            raise ConnectionLostError(f"{link.where}: {ZOOKEEPER.hung_up}") from error
         except SecurityError as error:
             link.abort(str(error))
             raise SecurityError(f"{link.where}: {error}") from None

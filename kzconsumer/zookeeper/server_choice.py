@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import anyio
@@ -46,6 +46,9 @@ _REFUSES_SESSION = (
     "it has no quorum, is read-only, has no room for more connections (maxClientCnxns), "
     "or is behind what this session has seen"
 )
+_NO_QUORUM = "it has no quorum, so it rejects clients"
+_READ_ONLY = "it has no quorum, and is read-only"
+_SERVES_OTHERS = "it serves others: is it behind, or starting?"
 _PLAIN = Access()
 _SRVR = (
     b"srvr\n"  # with the line's end: a port with TLS closes the connection at the fifth byte, on four it waits for more
@@ -231,6 +234,11 @@ class ServerChoice:
             return None
 
 
+def is_zookeeper(refusals: Collection[str]) -> bool:
+    """Whether one of these is the refusal of a server that has answered as a ZooKeeper does."""
+    return any(each.endswith((_NO_QUORUM, _READ_ONLY, _SERVES_OTHERS, _REFUSES_SESSION)) for each in refusals)
+
+
 def instant() -> Instant:
     return Instant(clock.now(), time.time())
 
@@ -253,9 +261,11 @@ async def _why_hung_up(host: str, port: int, access: Access) -> str:
         finally:
             writer.transport.abort()
     if b"not currently serving" in said:
-        return "it has no quorum, so it rejects clients"
+        return _NO_QUORUM
+    if b"READ-ONLY" in said:
+        return _READ_ONLY
     if said.startswith(b"Zookeeper version"):
-        return "it serves others: is it behind, or starting?"
+        return _SERVES_OTHERS
     if said.startswith(b"srvr"):  # is not executed because it is not in the whitelist
         return "has it a quorum?"
     return (

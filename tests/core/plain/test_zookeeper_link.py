@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import random
 import re
 import ssl
@@ -18,8 +19,11 @@ import anyio.lowlevel
 import pytest
 
 from kzconsumer.errors import ConnectionLostError, ProtocolError, SecurityError
+from kzconsumer.registry.cluster import unreachable
+from kzconsumer.settings.sections import ZooKeeperSettings
+from kzconsumer.zookeeper import link as link_module
 from kzconsumer.zookeeper import server_choice, wire
-from kzconsumer.zookeeper.link import LARGE, CallerRequest, Link
+from kzconsumer.zookeeper.link import LARGE, CallerRequest, HungUp, Link
 from kzconsumer.zookeeper.operations import ERROR_CODES, Check, ConnectString, Create, Handling, SetData, Stat
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watch_table import EventType
@@ -314,6 +318,10 @@ async def test_every_call_ends_whatever_bytes_a_reply_has() -> None:
         (b"This ZooKeeper instance is not currently serving requests\n", "it has no quorum, so it rejects clients"),
         (b"srvr is not executed because it is not in the whitelist.\n", "has it a quorum?"),
         (b"Zookeeper version: 3.8.4\n", "it serves others: is it behind, or starting?"),
+        (
+            b"Zookeeper version: 3.8.4\nREAD-ONLY mode; serving only read-only clients\n",
+            "it has no quorum, and is read-only",
+        ),
         (b"", "or does this port want TLS? ([zookeeper] secure, connect)"),
         (b"\x15\x03\x03\x00\x02\x02\x50", "or does this port want TLS? ([zookeeper] secure, connect)"),
         (None, "or does this port want TLS? ([zookeeper] secure, connect)"),
@@ -342,6 +350,21 @@ async def test_the_server_is_asked_why_it_closes_connections(
         await asyncio.wait([entering])
     assert zk.refusals[0].startswith(f"127.0.0.1:{port}: closed by the server: ")
     assert zk.refusals[0].endswith(reason)
+    doubted = "not a broker's" in str(unreachable(zk, ZooKeeperSettings(connect="zk1"), 1.0))
+    assert doubted == (said is None or not said.startswith((b"Zoo", b"This ZooKeeper"))), "it has shown what it is"
+
+
+async def test_a_server_that_closes_a_connection_before_the_handshake_has_hung_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As with too many connections (maxClientCnxns); the kernel may report that as a connection that failed."""
+
+    async def connect(*_: object, **__: object) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Connect call failed ('127.0.0.1', 2181)")
+
+    monkeypatch.setattr(link_module, "connect", connect)
+    with pytest.raises(HungUp, match=r"^zk1:2181: closed by the server$"):
+        await Link.open("zk1", 2181, b"", timeout=1, on_event=lambda _: None, on_zxid=lambda _: None)
 
 
 @pytest.mark.parametrize("size", [LARGE - 1, LARGE])

@@ -311,7 +311,7 @@ class Connection:
     def received(self, data: bytes) -> None:
         self._buffer += data
         if not self._greeted and self._buffer.startswith(b"srvr"):
-            self.peer.deliver(b"Zookeeper version: simulated\n")
+            self.peer.deliver(frames.status(self.server.cut_off, self.server.read_only))
             self.close()
         while self.open and len(self._buffer) >= 4:
             size = int.from_bytes(self._buffer[:4], "big")

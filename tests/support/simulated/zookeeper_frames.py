@@ -193,3 +193,10 @@ def _buffer(data: bytes) -> bytes:
 
 def _framed(content: bytes) -> bytes:
     return _INT.pack(len(content)) + content
+
+
+def status(cut_off: bool, read_only: bool) -> bytes:
+    """The beginning of an answer to `srvr`."""
+    if cut_off and not read_only:
+        return b"This ZooKeeper instance is not currently serving requests\n"
+    return b"Zookeeper version: simulated\n" + b"READ-ONLY mode; serving only read-only clients\n" * cut_off
