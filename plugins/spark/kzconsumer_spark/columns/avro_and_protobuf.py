@@ -257,7 +257,7 @@ class AvroSchema:
         plain: dict[str, Any] = {}
         try:
             for each in referred:
-                fastavro.parse_schema(each, named_schemas=named)
+                fastavro.parse_schema(each, named_schemas=named, expand=True)
                 fastavro.parse_schema(without_times(each), named_schemas=plain)
             self.type = arrow_type(fastavro.parse_schema(schema, named_schemas=named, expand=True))
             self.parsed = fastavro.parse_schema(without_times(schema), named_schemas=plain)
@@ -280,12 +280,15 @@ class AvroDecoder:
         types = [writers[number].type for number in sorted(writers, key=lambda number: number or 0)]
         nothing: pa.DataType = pa.struct([])  # before the first schema: `value.*` is no column then
         self.type: pa.DataType = reader.type if reader else reduce(merged, types[1:], (types or [nothing])[0])
+        # Values that are resolved to a schema are taken for what it says they are, as Avro's own libraries do.
+        self._types = {} if reader else {number: schema.type for number, schema in writers.items()}
 
     def reader(self) -> Read:
         from fastavro import schemaless_reader
 
         writers, reader = self._writers, self._reader
         framed = None not in writers
+        finer = {number: _finer_or_null(own, self.type) for number, own in self._types.items()}
 
         def read(data: bytes) -> object:
             stream = io.BytesIO(data)
@@ -302,9 +305,37 @@ class AvroDecoder:
                 raise
             if stream.tell() != len(data):
                 raise BadValue("has more bytes than its schema says")
-            return value
+            convert = finer.get(number)
+            return value if convert is None else convert(value)
 
         return read
+
+
+def _finer(own: Any, column: Any) -> Callable[[Any], Any] | None:
+    """Makes microseconds of milliseconds in values of the one type that become those of the other; None: as they are.
+
+    Times are read as numbers, which have no unit.
+    """
+    if pa.types.is_timestamp(own):
+        return (lambda time: time * 1000) if (own.unit, column.unit) == ("ms", "us") else None
+    if pa.types.is_struct(own):
+        fields = [(each.name, _finer_or_null(each.type, column.field(each.name).type)) for each in own]
+        parts = {name: convert for name, convert in fields if convert is not None}
+        if not parts:
+            return None
+        return lambda row: {name: parts[name](value) if name in parts else value for name, value in row.items()}
+    if pa.types.is_list(own):
+        item = _finer_or_null(own.value_type, column.value_type)
+        return None if item is None else lambda items: [item(each) for each in items]
+    if pa.types.is_map(own):
+        value = _finer_or_null(own.item_type, column.item_type)
+        return None if value is None else lambda items: {key: value(each) for key, each in items.items()}
+    return None
+
+
+def _finer_or_null(own: Any, column: Any) -> Callable[[Any], Any] | None:
+    convert = _finer(own, column)
+    return None if convert is None else lambda value: None if value is None else convert(value)
 
 
 def schema_id(frame: bytes) -> int:
