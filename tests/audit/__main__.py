@@ -33,6 +33,9 @@ OF_THE_DECODER = (
     *("records_decode", "records_faults", "records_transactions", "records_foreign", "record_forms", "message"),
     *("records_checksum", "protocol_captured", "kafka_stream", "record_fuzz"),
 )
+#: What judges a bug of statements that only PostgreSQL executes. Its tests start one by themselves, in a second.
+OF_THE_DATABASE = tuple(f"tests/spark/servers/test_jdbc_{name}.py" for name in ("publication", "holdings"))
+DATABASE = tuple(f"plugins/spark/kzconsumer_spark/destinations/jdbc_{name}.py" for name in ("table", "database"))
 OF_ALL_FILES = 60.0
 """Seconds that these take at least, also if a recording lacks them."""
 GRACE = 10.0
@@ -113,9 +116,9 @@ def _all(
 
 
 def judge(tree: Tree, room: str, bug: Mutation, reach: Reach, budget: float) -> Judged:
-    if room == DECODER:
-        files = [f"tests/core/plain/test_{name}.py" for name in OF_THE_DECODER]
-        tests, seconds = reach.quickest_files(files)
+    if room == DECODER or bug.file in DATABASE:
+        of_the_decoder = [f"tests/core/plain/test_{name}.py" for name in OF_THE_DECODER]
+        tests, seconds = reach.quickest_files(of_the_decoder if room == DECODER else OF_THE_DATABASE)
         seconds = max(seconds, OF_ALL_FILES)
     else:
         tests, seconds = reach.tests_of(bug, budget)

@@ -46,7 +46,9 @@ class Reach:
         lines = self._lines(mutation.file)
         found = {test for line in range(mutation.first, mutation.last + 1) for test in lines.get(line, ())}
         if found == {""} or not (found or mutation.function):
+            # Nearly all of these have nothing to do with it: as many of them as possible are run.
             found = {test for tests in lines.values() for test in tests} | self._importing(mutation.file)
+            return self._quickest(found - {""}, budget, by_module=False)
         return self._quickest(found - {""}, budget)
 
     def quickest_files(self, files: Sequence[str]) -> tuple[list[str], float]:
@@ -79,8 +81,8 @@ class Reach:
             self._by_file[file] = found
         return self._by_file[file]
 
-    def _quickest(self, tests: Iterable[str], budget: float) -> tuple[list[str], float]:
-        """Of those that passed: the quickest of each module, then the second of each, and so on.
+    def _quickest(self, tests: Iterable[str], budget: float, *, by_module: bool = True) -> tuple[list[str], float]:
+        """Of those that passed: the quickest of each module, then the second of each, and so on, if `by_module`.
 
         Tests of one module do much the same: what all execute, as a constructor, is rarely used by the quickest.
         """
@@ -89,7 +91,7 @@ class Reach:
         for seconds, test in sorted((self._seconds[test], test) for test in tests if test in self._seconds):
             module = test.partition("::")[0]
             ordered.append((turns[module], seconds, test))
-            turns[module] += 1
+            turns[module] += by_module
         chosen: list[str] = []
         spent = 0.0
         for _, seconds, test in sorted(ordered):

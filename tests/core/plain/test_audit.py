@@ -191,6 +191,8 @@ def test_the_quickest_of_each_module_comes_first(tmp_path: Path) -> None:
     recording = Recording([("f.py", 7)], seconds, dict.fromkeys(seconds, zlib.compress(b"\1")))
     (tmp_path / f"1{SUFFIX}").write_bytes(msgspec.msgpack.encode(recording))
     assert Reach(tmp_path).tests_of(slip(7), budget=7) == (["a::1", "b::1", "a::2"], 6.0)
+    of_the_import = msgspec.structs.replace(slip(9), function="")
+    assert Reach(tmp_path).tests_of(of_the_import, budget=7) == (["a::1", "a::2", "b::1"], 6.0), "as many as possible"
 
 
 def test_who_imports_a_constant_judges_its_bugs(tmp_path: Path) -> None:

@@ -11,17 +11,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kzconsumer_spark.columns import schemas
+from kzconsumer_spark.columns import schema_files
+from kzconsumer_spark.columns import schema_registry as client_module
 from kzconsumer_spark.columns.avro_and_protobuf import Unsupported
 from kzconsumer_spark.columns.decoding import Decoding
-from kzconsumer_spark.columns.schemas import NotRegistered, Registry, RegistryError
+from kzconsumer_spark.columns.schema_registry import NotRegistered, Registry, RegistryError
 from kzconsumer_spark.worker_protocol.column_options import Columns, FieldOptions, RegistryOptions
 from tests.support.schema_registry import SchemaRegistry, schema_registry
 
 
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[SchemaRegistry]:
-    monkeypatch.setattr(schemas, "_BACKOFF", 0.0)
+    monkeypatch.setattr(client_module, "_BACKOFF", 0.0)
     with schema_registry() as found:
         yield found
 
@@ -119,7 +120,7 @@ def test_an_answer_that_is_no_schema_is_a_line(registry: SchemaRegistry, answer:
 
 
 def test_no_answer_is_a_line_without_the_library_s_own_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schemas, "_BACKOFF", 0.0)
+    monkeypatch.setattr(client_module, "_BACKOFF", 0.0)
     with schema_registry() as gone:
         pass
     with pytest.raises(RegistryError) as raised:
@@ -233,13 +234,13 @@ def test_schemas_in_files(tmp_path: Path) -> None:
             )
             if said:
                 with pytest.raises(ValueError, match=said) as raised:
-                    schemas.check_files(columns)
+                    schema_files.check_files(columns)
                 assert str(raised.value).startswith("value.schema: ")
                 with pytest.raises(Unsupported, match=said):
                     Decoding(columns)
             else:
-                schemas.check_files(columns)
+                schema_files.check_files(columns)
                 assert Decoding(columns).decoders(None)["value"].type == fields("x")
     file.unlink()
     with pytest.raises(ValueError, match=r"^value.schema: .*/r.avsc: cannot be read: No such file or directory$"):
-        schemas.check_files(Columns(value=FieldOptions(format="avro", schema=f"file:{file}")))
+        schema_files.check_files(Columns(value=FieldOptions(format="avro", schema=f"file:{file}")))
