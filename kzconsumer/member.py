@@ -138,12 +138,10 @@ class Member:
         level, timeout = ISOLATION_LEVELS[isolation], settings.fetch.request_timeout
         authority = Authority.of(settings.offsets, replayable=destination is not None)
         nodes = ZooKeeperOffsetStorage(session, paths)
-        storage: OffsetStorage = nodes
-        coordinator = None
-        if authority is not Authority.ZOOKEEPER:
-            coordinator = GroupCoordinator(group.id, topics, brokers, timeout)
-            if authority is Authority.KAFKA:
-                storage = KafkaOffsetStorage(session, coordinator)
+        uses_brokers = authority is not Authority.ZOOKEEPER
+        coordinator = GroupCoordinator(group.id, topics, brokers, timeout) if uses_brokers else None
+        in_brokers = coordinator if authority is Authority.KAFKA else None
+        storage: OffsetStorage = nodes if in_brokers is None else KafkaOffsetStorage(session, in_brokers)
         copies = coordinator if authority.copies else None
         self.committer = committer = Committer(storage, trigger.fire, state.counters.commits, copies)
         truncated = settings.offsets.truncated if destination is not None else None
@@ -154,7 +152,6 @@ class Member:
         self.notices = notices = Notices(registration)
         self._log_offsets = cluster.logs(level)
         self._record_times = RecordTimes(leaders, brokers, timeout)
-        in_brokers = coordinator if authority is Authority.KAFKA else None
         self.overview = Overview(owners, in_brokers or nodes, self._log_offsets)
         self._fetchers = FetcherManager(
             leaders,

@@ -1,5 +1,10 @@
-"""Spark and kzconsumer: the sink of a daemon (`daemon`, and `worker`, the process that holds Spark), and `GroupSource`,
-with which a Spark of the user's own reads as a member of a group.
+"""Spark and kzconsumer: the sink of a daemon, and `GroupSource`, with which a user's own Spark reads as a member.
+
+- The sink is two processes: `daemon`, the member's side, and `worker`, which holds Spark. What they say to each other:
+  `worker_protocol`.
+- What the worker does with a batch: `columns` (key and value become columns), `ranges` (which row belongs to which),
+  `destinations` (tables that take each range once). In Spark's tasks, also those of the source: `executors`.
+- `source`: a streaming query as a member of a group, and batch reads.
 """
 
 from __future__ import annotations
