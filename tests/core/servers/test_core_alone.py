@@ -5,22 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
-from tests.support.installing import ROOT, declared_environment, run
+from tests.support.installing import build_core, declared_environment
 from tests.support.producing import Sent, produce
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    built = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", built, ROOT, within=built)
-    return built
+    return build_core(tmp_path_factory.mktemp("dist")).parent
 
 
 @pytest.fixture(scope="module")
