@@ -147,6 +147,16 @@ def test_what_a_hung_broker_does_not_answer_is_asked_of_those_that_lead_by_then(
         assert group.world.now - began < 15
 
 
+def test_a_world_ends_while_a_reader_waits_for_a_hung_broker() -> None:
+    """It is cancelled, which takes it no time: its loop could not be closed before."""
+    with simulated_group(1, Scene(brokers=2)) as group:
+        grown(group)
+        group.broker_faults.silence(0, 300.0)
+        with pytest.raises(AssertionError, match="it still reads"):
+            reading(group, lambda reader: reader.logs(P), within=3.0, request_timeout=30.0)
+    assert group.world.processes == []
+
+
 def test_what_is_asked_about_logs() -> None:
     with simulated_group(1, Scene(brokers=2)) as group:
         grown(group)

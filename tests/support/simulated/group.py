@@ -64,6 +64,7 @@ class SimulatedGroup:
         self.events: list[Mapping[str, Any]] = []
         """The members' log events; `member` names the member."""
         self._settings = settings_of(scene)
+        self._tasks: list[asyncio.Task[Any]] = []
         self._no_leader_until = self._overloaded_until = 0.0
 
     # -- what the caller does
@@ -90,7 +91,11 @@ class SimulatedGroup:
         return member
 
     def ends_its_connections(self, process: Process, task: asyncio.Task[Any], violated: Callable[[str], None]) -> None:
-        """When the task has ended nothing of it may hold a connection, whatever the servers do about theirs."""
+        """When the task has ended nothing of it may hold a connection, whatever the servers do about theirs.
+
+        It is cancelled at the end of the world, if it still runs.
+        """
+        self._tasks.append(task)
 
         def ended(_: object) -> None:
             if left := [line for line in self.network.lines_of(process) if not line.is_closing()]:
@@ -314,13 +319,14 @@ class SimulatedGroup:
         for member in self.members:
             self.network.set_silent(member.process, False)
             member.process.frozen = False
-            for task in (member.task, *member.seeks):
-                if task is not None:
-                    task.cancel()
-        tasks = [task for member in self.members for task in (member.task, *member.seeks) if task is not None]
+        tasks = [*self._tasks, *(seek for member in self.members for seek in member.seeks)]
+        for task in tasks:
+            task.cancel()
         self.world.pass_time(60.0, lambda: all(task.done() for task in tasks))
         for task in tasks:
-            if task.done() and not task.cancelled():
+            # The loop of one that still ran could not be closed: that takes time, and none passes any more.
+            assert task.done(), f"{task} has not ended a minute after it was cancelled"
+            if not task.cancelled():
                 task.exception()
         for process in list(self.world.processes):
             self.world.end(process)
