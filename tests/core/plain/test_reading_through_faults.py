@@ -20,9 +20,16 @@ from kzconsumer.brokers.protocol.error_codes import (
     UNKNOWN_SERVER_ERROR,
 )
 from kzconsumer.brokers.protocol.log_reads import FetchedPartition, FetchRequest, FetchResponse
-from kzconsumer.errors import BrokerError, BrokersUnreachableError, ConnectionLostError, UnusableBatchError
+from kzconsumer.errors import (
+    BrokerError,
+    BrokersUnreachableError,
+    ConnectionLostError,
+    CorruptRecordError,
+    UnusableBatchError,
+)
 from kzconsumer.fetcher import range_reader
 from kzconsumer.fetcher.corrupt_batches import CorruptPolicy
+from kzconsumer.fetcher.decode_and_queue import ATTEMPTS_AT_A_BATCH
 from kzconsumer.fetcher.range_reader import RangeReader
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.settings.sections import FetchSettings
@@ -316,3 +323,24 @@ def test_a_batch_that_is_too_large_is_asked_for_whole_and_passed_over_only_if_so
             play(script)
     assert max(sizes) <= largest
     assert math.isfinite(sum(sizes))
+
+
+def test_a_corrupt_batch_is_not_passed_over_unless_it_is_seen_what_follows_it() -> None:
+    """It is asked for with ever more bytes, up to the largest batch: then nothing tells where to go on."""
+    sizes: list[int] = []
+    whole = record_batch([Record(None, b"v")] * 5, base_offset=0)
+    damaged = whole[:-1] + bytes([whole[-1] ^ 1])
+
+    async def script(world: World) -> int:
+        def answer(broker: Broker, request: FetchRequest) -> FetchResponse:
+            sizes.extend(at.max_bytes for at in request.partitions.values())
+            return FetchResponse(0, 0, [part(each, 0, records=damaged) for each in request.partitions])
+
+        settings = FetchSettings(on_corrupt="skip", max_bytes=1024, largest_batch=3000, request_timeout=LIMIT)
+        reader = reader_of(answer, lambda each: BROKERS[0], settings=settings)
+        return await reader.way_over(OffsetRange(*PARTITIONS[0], 0, 9), CorruptPolicy(settings))
+
+    with pytest.raises(CorruptRecordError) as raised:
+        play(script, 60.0)
+    assert (raised.value.topic_partition, raised.value.offset) == (PARTITIONS[0], 0)
+    assert sizes == [*[1024] * ATTEMPTS_AT_A_BATCH, 2048, 3000]
