@@ -15,7 +15,7 @@ _PACKAGES: Final = (
 )
 _MODULES: Final = (
     *("assignors", "connecting", "consumer", "durable_files", "end_offsets", "member", "own_files"),
-    *("rejected", "runs", "sessions", "threads"),
+    *("rejected", "resolver", "runs", "sessions", "threads"),
 )
 MEMBER: Final = (*_PACKAGES, *_MODULES)
 DECODER: Final = "decoder in C"
