@@ -66,6 +66,7 @@ CHAINS = {
     "shared Sparks": (
         "tests/spark/spark/test_spark_columns.py",
         "tests/spark/spark/test_spark_destinations.py",
+        "tests/spark/spark/test_jdbc_destination.py",
         "tests/spark/spark/test_tasks_write.py",
         "tests/spark/spark/test_spark_query.py",
         "tests/spark/spark/test_spark_cluster.py",
@@ -123,6 +124,7 @@ CHAINS = {
     # Brokers of every version, which are started once.
     "old brokers": (
         "tests/tools/servers/test_offset_commands.py",
+        "tests/tools/servers/test_lag_command.py",
         "tests/tools/servers/test_groups.py",
         "tests/tools/servers/test_console.py",
         "tests/tools/servers/test_cluster_commands.py",
