@@ -184,10 +184,13 @@ SOURCES := requirements.lock pyproject.toml hatch_build.py $(wildcard plugins/*/
 NEW_ENVIRONMENT = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kzconsumer needs Python 3.11 or newer: make PYTHON=python3.11 ...")' \
 	&& { test -x $(@D)/bin/pip || $(PYTHON) -m venv $(@D); }
 
+# With UV=uv it takes half the time.
+INSTALL := $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install) --quiet
+
 $(READY): $(SOURCES)
 	@$(NEW_ENVIRONMENT)
-	CFLAGS=-O0 $(BIN)/python -m pip install --quiet --requirement requirements.lock $(KERBEROS) $$($(BIN)/python hatch_build.py --requires)
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable . $(addprefix --editable ,$(wildcard plugins/*/))
+	CFLAGS=-O0 $(INSTALL) --requirement requirements.lock $(KERBEROS) $$($(BIN)/python hatch_build.py --requires)
+	$(INSTALL) --no-deps --no-build-isolation --editable . $(addprefix --editable ,$(wildcard plugins/*/))
 	touch $@
 
 # Where there is no C compiler, Zig has compiled the decoder; it takes 400 MB.
