@@ -29,8 +29,8 @@ from kzconsumer.group.assignment import assignment
 from kzconsumer.group.fitness import HoldDown
 from kzconsumer.group.membership import new_consumer_id
 from kzconsumer.group.rebalance_listener import ListenerCalls, RebalanceListener
-from kzconsumer.lag.fetched_times import FetchedTimes
 from kzconsumer.lag.partition import Why
+from kzconsumer.lag.write_times import FetchedTimes
 from kzconsumer.logs.logger import facts, get_logger
 from kzconsumer.member import ConnectorState, Member
 from kzconsumer.model import TopicPartition, Wants, checked_offset

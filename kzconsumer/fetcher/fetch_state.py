@@ -11,7 +11,7 @@ import msgspec
 
 from kzconsumer.brokers.protocol.log_reads import Diverging
 from kzconsumer.fetcher.fetch_rules import EmptyAnswers
-from kzconsumer.lag.fetched_times import FetchedTimes
+from kzconsumer.lag.write_times import FetchedTimes
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.progress import Chunk, Progress
 

@@ -13,7 +13,7 @@ import msgspec
 from kzconsumer.errors import BrokersUnreachableError, ConnectionLostError, NotOwnedError, SessionExpiredError
 from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
-from kzconsumer.lag.fetched_times import FetchedTimes
+from kzconsumer.lag.write_times import FetchedTimes
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committer

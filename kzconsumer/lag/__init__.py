@@ -1,5 +1,5 @@
 """One model of how far behind a group is and whether it is well, of which every view is made.
 
-Read `partition` (lag, rate and time left of one, and why each is unknown; how its log grew, as was seen), then `totals`
-(their sums, findings and the verdict). `fetched_times` remembers timestamps of fetched records, for the lag in seconds.
+Read `partition` (lag, rate and time left of one, and why each is unknown), then `totals` (their sums, findings and the
+verdict). `write_times`, for the lag in seconds: timestamps of fetched records, and when the log had grown how far.
 """

@@ -16,9 +16,9 @@ from kzconsumer.brokers.leaders import why_unknown
 from kzconsumer.clock import now
 from kzconsumer.counters import Counters
 from kzconsumer.group.assignment import GroupSnapshot
-from kzconsumer.lag.fetched_times import FetchedTimes
 from kzconsumer.lag.partition import Measured, Why
 from kzconsumer.lag.totals import Total, total
+from kzconsumer.lag.write_times import FetchedTimes
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.member import Unsuccessful
 from kzconsumer.model import TopicPartition

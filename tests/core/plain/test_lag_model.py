@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 from kzconsumer.cli.main import whole_parser
 from kzconsumer.lag.partition import (
     FRESH,
-    MOST_LOOKS,
     SKEW,
     STALE,
     History,
-    LogGrowth,
     Measured,
     PartitionFacts,
     PartitionLag,
@@ -28,6 +26,7 @@ from kzconsumer.lag.partition import (
     time_left,
 )
 from kzconsumer.lag.totals import KINDS, age_text, behind_text, examined, finding, lag_text, of_partitions, total
+from kzconsumer.lag.write_times import MOST_LOOKS, LogGrowth
 from tests.support.reachable import reachable
 
 NOW, WALL = 1_000.0, 1_700_000_000.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kzconsumer.lag.fetched_times import MOST_TIMES, FetchedTimes
+from kzconsumer.lag.write_times import MOST_TIMES, FetchedTimes
 from kzconsumer.records import decode as framing
 from kzconsumer.records.decode import batch_times
 from tests.support.reachable import reachable

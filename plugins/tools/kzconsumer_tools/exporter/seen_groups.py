@@ -13,7 +13,6 @@ import msgspec
 
 from kzconsumer.lag.partition import (
     History,
-    LogGrowth,
     Measured,
     PartitionFacts,
     PartitionLag,
@@ -22,6 +21,7 @@ from kzconsumer.lag.partition import (
     partition_lag,
 )
 from kzconsumer.lag.totals import Total, total
+from kzconsumer.lag.write_times import LogGrowth
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.status.partition_health import WINDOW, Commit, Judgement, judge

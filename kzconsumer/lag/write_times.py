@@ -1,9 +1,10 @@
-"""Timestamps of the records that have been fetched: the age of the next one without asking a broker."""
+"""When records were written, without asking a broker: timestamps of those fetched, and how the log was seen to grow."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from typing import NamedTuple
 
 #: Timestamps kept at most; half of them are dropped when there would be more.
 MOST_TIMES = 32
@@ -39,3 +40,41 @@ class FetchedTimes:
         first, last = self._offsets[below], self._offsets[below + 1]
         share = (offset - first) / (last - first)
         return round(self._times[below] + share * (self._times[below + 1] - self._times[below]))
+
+
+#: Ends kept at most; half of them are dropped when there would be more.
+MOST_LOOKS = 128
+
+
+class _SeenEnd(NamedTuple):
+    end: int
+    first: float
+    last: float
+
+
+class LogGrowth:
+    """Times are seconds of any clock that does not go back."""
+
+    def __init__(self) -> None:
+        self._seen: list[_SeenEnd] = []
+
+    def saw(self, end: int, at: float) -> None:
+        """The log ended there at that time. An end below the previous one means a new log."""
+        last = self._seen[-1] if self._seen else None
+        if last is not None and end < last.end:
+            self._seen.clear()
+        elif last is not None and end == last.end:
+            self._seen[-1] = last._replace(last=at)
+            return
+        if len(self._seen) >= MOST_LOOKS:
+            del self._seen[1:-1:2]
+        self._seen.append(_SeenEnd(end, at, at))
+
+    def reached(self, offset: int) -> float | None:
+        """About when the record at an offset was written; None if before the first observation, or not yet."""
+        below = bisect_right(self._seen, offset, key=lambda seen: seen.end) - 1
+        if below < 0 or below == len(self._seen) - 1:
+            return None
+        before, after = self._seen[below], self._seen[below + 1]
+        share = (offset - before.end) / (after.end - before.end)
+        return before.last + share * (after.first - before.last)
