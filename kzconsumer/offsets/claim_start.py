@@ -29,13 +29,16 @@ AT_ONCE = 256
 class Adopted(NamedTuple):
     """A claim that the committer knows; `position` is where to fetch from, None: by the reset policy.
 
-    With a `refusal` the partition must not be consumed, and the caller releases it.
+    With a `refusal` the partition must not be consumed, and the caller releases it. `plan` is the range in flight that
+    was found; `is_restored` if the claim record does not have it any more.
     """
 
     claimed: Claimed
     progress: Progress
     position: int | None
     refusal: str = ""
+    plan: Plan | None = None
+    is_restored: bool = False
 
 
 class Adopter:
@@ -74,7 +77,7 @@ class Adopter:
                 adopted.append(self._begin(partition, incarnation, claimed, copies.get(partition)))
                 if number % AT_ONCE == 0:
                     await anyio.lowlevel.checkpoint()  # thousands take long, and what else is due has its turn
-            found = {i: each.claimed.record.plan for i, each in enumerate(adopted)}
+            found = {i: each.plan for i, each in enumerate(adopted)}
             planned = {i: _identity(adopted[i].progress, plan) for i, plan in found.items() if plan is not None}
             last = {}
             if self._destination is not None and self._destination.remembers:
@@ -101,6 +104,8 @@ class Adopter:
                 if each.progress.replay is None and each.position is not None and (planned_before or elsewhere):
                     starts[each.progress] = each.position
             raise_refused((await self._committer.store_starts(starts))[1])  # stored, they have no plans any more
+            again = {each.progress: each.plan for each in adopted if each.is_restored and each.plan is not None}
+            await self._committer.plan({p: plan for p, plan in again.items() if p.replay is plan})
         except BaseException:
             for each in adopted:
                 self._committer.forget(each.progress)
@@ -118,6 +123,13 @@ class Adopter:
             event = "offset with the brokers is older than the last reset" if reset else "stored offsets differ"
             both = {"zookeeper": claimed.stored, "brokers": brokers.offset}
             log.warning(event, **where, **both, continues_at=stored)
+        stored_version = claimed.stored_version
+        if (gone := self._gone(partition, claimed, stored)) is not None:
+            event, at = "stored offset deleted or set back, restored", {"stored": stored, "continues_at": gone.offset}
+            reason = "the group's nodes were deleted while it had members, or ZooKeeper was restored from a copy"
+            log.error(event, **where, **at, reason=reason)
+            record, plan, stored, stored_version = gone.record, gone.record.plan, gone.offset, gone.version
+        in_flight = plan
         begin = resume(stored, record.committed_until)
         if begin != stored:
             way_out = f"kzconsumer offsets reset --to-offset {stored or 0}" if stored else "kzconsumer offsets reset"
@@ -125,7 +137,7 @@ class Adopter:
             event, at = "stored offset moved back by another program", {"stored": stored, "continues_at": begin}
             log.error(event, **where, **at, reason=reason)
         fingerprint = self._destination.fingerprint if self._destination else ""
-        answer = compare(plan, begin, claimed.stored_version, f"{incarnation:#x}", record.epoch, fingerprint)
+        answer = compare(plan, begin, stored_version, f"{incarnation:#x}", record.epoch, fingerprint)
         match answer:
             case Replay(first, until, moved_to):
                 if moved_to is not None:
@@ -151,9 +163,24 @@ class Adopter:
         if self._authority is Authority.KAFKA:
             committed = copied if copied is not None and copied >= 0 else None
         before = led if committed == position else -1
-        state = CommittedPosition(claimed.fence, record, committed, claimed.stored_version, copied, before)
+        state = CommittedPosition(claimed.fence, claimed.record, committed, claimed.stored_version, copied, before)
         self._committer.open(progress, state)
-        return Adopted(claimed, progress, position)
+        return Adopted(claimed, progress, position, plan=in_flight, is_restored=gone is not None)
+
+    def _gone(self, partition: TopicPartition, claimed: Claimed, stored: int | None) -> CommittedPosition | None:
+        """What this session had stored of the partition, if that was deleted or set back with the group's nodes."""
+        # The version of a claim record grows with each claim, and members never delete one. So a record that is no
+        # newer now than when we lost the partition was deleted, or is of a copy of ZooKeeper. Nor is that an operator's
+        # reset: the tools change no group that has members, and with our session it has one. Of an earlier session
+        # nothing is kept. All that is before our offset was processed, whoever has owned the partition since. A range
+        # that we had planned may be published: it is planned again.
+        lost = self._committer.lost(partition)
+        if lost is None or lost.offset is None or claimed.fence.record_version > lost.fence.record_version:
+            return None
+        before, now = lost.record, claimed.record
+        same = (before.incarnation, before.epoch) == (now.incarnation, now.epoch)
+        least = lost.offset if before.plan is None else lost.offset + 1
+        return lost if same and (stored is None or stored < least) else None
 
     def _refused(self, adopted: Adopted, lacking: RangeIdentity) -> Adopted:
         """The destination lacks the last committed range, and perhaps others before it."""

@@ -68,6 +68,7 @@ class Committer:
         self.one_at_a_time = anyio.Lock()
         """A write holds it until its outcome is known, so that the next one has the versions that it left."""
         self._stored_again = now()
+        self._lost: dict[TopicPartition, CommittedPosition] = {}
         self.lost_work_at = -math.inf
         """When a claim was lost last of which more was handed out than is stored (`kzconsumer.clock`)."""
 
@@ -232,12 +233,17 @@ class Committer:
     def lose(self, progress: Progress, reason: str) -> None:
         """The claim is no longer ours: close it, and write nothing more of it."""
         log.warning("partition lost", **progress.topic_partition._asdict(), reason=reason)
-        stored = self.committed(progress)
-        if stored is not None and stored < progress.consumed:
-            self.lost_work_at = now()
+        if (at := self.stored(progress)) is not None:
+            self._lost[progress.topic_partition] = at
+            if at.offset is not None and at.offset < progress.consumed:
+                self.lost_work_at = now()
         self.forget(progress)
         progress.close()
         self._notify(f"lost {progress.topic_partition}")
+
+    def lost(self, partition: TopicPartition) -> CommittedPosition | None:
+        """What was stored of a partition when this session lost it, until it stores something of it again."""
+        return self._lost.get(partition)
 
     def _plan_of(self, progress: Progress) -> Plan | None:
         return stored.record.plan if (stored := self.stored(progress)) is not None else None
@@ -317,6 +323,7 @@ class Committer:
             elif progress in self._positions:
                 position = self._positions[progress]
                 self._positions[progress] = _Position(_left(write, result, position.committed.copied))
+                self._lost.pop(progress.topic_partition, None)
         if forbidden is not None:
             raise forbidden
         return refused

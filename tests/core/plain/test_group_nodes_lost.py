@@ -1,0 +1,103 @@
+"""The nodes of a group that has members are deleted, or set back with their ZooKeeper: members keep what they know.
+
+Their sessions go on. Without that knowledge `largest` would lose records, `smallest` would repeat all, and a
+destination that takes part in exactly once would refuse the ranges that overlap those it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kzconsumer.model import TopicPartition
+from kzconsumer.zookeeper.operations import Delete, SetData
+from tests.support.extent import seeds
+from tests.support.simulated.daemons import simulated_daemons
+from tests.support.simulated.group import SimulatedGroup, simulated_group
+from tests.support.simulated.member import Handed, Member
+from tests.support.simulated.scene import Scene
+
+RESTORED = "stored offset deleted or set back, restored"
+
+
+def delete(group: SimulatedGroup) -> None:
+    """As `deleteall` of ZooKeeper's shell."""
+    below = [path for path in group.ensemble.tree.nodes if path.startswith(f"{group.paths.root}/")]
+    group.ensemble.operate(*(Delete(path, -1) for path in sorted(below, key=len, reverse=True)))
+
+
+def set_back(group: SimulatedGroup) -> None:
+    """By a restore of all servers, which elect a leader."""
+    copy = max(each.zxid for each in group.ensemble.log if each.time_ms <= (group.world.now - 4.0) * 1000)
+    group.ensemble.restore(copy, elected=True)
+
+
+LOSSES = [delete, set_back]
+
+
+@pytest.mark.parametrize("reset", ["smallest", "largest"])
+@pytest.mark.parametrize("lose", LOSSES)
+def test_a_member_continues_where_it_was(lose: Callable[[SimulatedGroup], None], reset: str) -> None:
+    with simulated_group(1, reset=reset, looks="3s") as group:
+        group.logs.grow("t", 2)
+        member = group.join("a", {"t": 1}, 0.0, in_batches=False)
+        assert group.world.pass_time(10, lambda: len(member.owned) == 2)
+        for _ in range(4):
+            group.logs.burst(5)
+            group.world.pass_time(1.5)
+        group.logs.stop()
+        group.world.pass_time(3.0)  # all is committed
+        group.promises.watching = False
+        came = set[tuple[TopicPartition, int]]()
+        hand_out = group.promises.handed_out
+
+        def note(member: Member, partition: TopicPartition, offsets: range, key: bytes) -> Handed:
+            came.update((partition, offset) for offset in offsets)
+            return hand_out(member, partition, offsets, key)
+
+        group.promises.handed_out = note  # type: ignore[method-assign]
+        ends = {each: group.logs.end(each) for each in group.logs.partitions}
+        lose(group)
+        group.logs.burst(5)
+        group.world.pass_time(10.0)
+        assert came == {(each, offset) for each, end in ends.items() for offset in range(end, end + 5)}
+        assert [event["continues_at"] for event in group.events if event["event"] == RESTORED] == list(ends.values())
+        assert {int(group.ensemble.tree.node(group.paths.offset(each)).data) - ends[each] for each in ends} == {5}
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+def test_a_destination_gets_each_record_once(lose: Callable[[SimulatedGroup], None]) -> None:
+    """Whatever is in flight then: a range may be published, and its commit is what finds the claim lost."""
+    for seed in seeds(3, 40):
+        scene = Scene(looks="3s")
+        with simulated_daemons(seed, scene, replayable=True) as daemons:
+            daemons.group.logs.grow("t", 2)
+            daemon = daemons.start(scene, 1.0, topics={"t": 1})
+            daemons.world.pass_time(8.0 + daemons.world.random.random())
+            daemon.misled_until = daemons.world.now + 3.0
+            daemons.faults.trouble_all(3.0)
+            lose(daemons.group)
+            daemons.group.logs.burst(20)
+            daemons.world.pass_time(20.0)
+            assert daemon.runs, f"seed {seed}"
+            assert RESTORED in {event["event"] for event in daemons.group.events}, f"seed {seed}"
+            daemons.come_to_an_end(45.0)
+
+
+def test_a_lower_offset_that_another_member_has_stored_counts() -> None:
+    """It has sought back while it owned the partition: its claim record shows that it did."""
+    with simulated_group(1, looks="3s") as group:
+        group.logs.grow("t", 1)
+        (partition,) = group.logs.partitions
+        member = group.join("a", {"t": 1}, 0.0, in_batches=False)
+        group.logs.burst(20)
+        group.world.pass_time(5.0)
+        group.promises.watching = False
+        record, offset = group.paths.claim_record(partition), group.paths.offset(partition)
+        content, before = group.ensemble.tree.node(record).data, int(group.ensemble.tree.node(offset).data)
+        owner = Delete(group.paths.owner(partition), -1)
+        group.ensemble.operate(owner, SetData(record, content, -1), SetData(offset, b"3", -1))
+        assert group.world.pass_time(5.0, lambda: int(group.ensemble.tree.node(offset).data) > before)
+        assert partition in member.held
+        assert RESTORED not in {event["event"] for event in group.events}
