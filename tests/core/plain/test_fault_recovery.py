@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import random
+import sys
+
 import pytest
 
 from tests.support.extent import extent, seeds
+from tests.support.simulated.product import product_in
 from tests.support.simulated.recovery import DOUBTFUL, EXPIRED, FAULTS, LOST, NO_SERVER, OTHERS_LEAD, play
 from tests.support.simulated.scene import SESSION_TIMEOUT
+from tests.support.simulated.virtual_time import World
 
 KEEPS_SESSION = LOST, NO_SERVER, DOUBTFUL
 """Faults that have these events, and no session ends: partitions stay where they are."""
@@ -20,6 +25,13 @@ def test_members_consume_again(fault: str) -> None:
         assert not FAULTS[fault].spares_others or played.others <= 1, f"seed {seed}"
         assert EXPIRED not in played.logged or FAULTS[fault].event not in KEEPS_SESSION, f"seed {seed}"
         assert not FAULTS[fault].event or FAULTS[fault].event in played.logged, f"seed {seed}: {sorted(played.logged)}"
+
+
+def test_all_randomness_of_members_is_that_of_their_world() -> None:
+    """So a schedule repeats exactly. A module of the product that draws lots itself has to be in the list there."""
+    with product_in(World(0)):
+        own = [name for name, module in sys.modules.items() if getattr(module, "random", None) is random]
+    assert [name for name in own if name.startswith("kzconsumer.")] == []
 
 
 # An overloaded ZooKeeper may interrupt consumption, the others do.

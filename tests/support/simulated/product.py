@@ -14,6 +14,7 @@ import anyio.to_thread
 
 from kzconsumer.brokers import leaders
 from kzconsumer.group import rebalancer, reconciler
+from kzconsumer.offsets import coordinator
 from tests.support.simulated.virtual_time import World, clock_of
 
 T = TypeVar("T")
@@ -38,6 +39,7 @@ def product_in(world: World) -> Iterator[None]:
         mock.patch.object(rebalancer, "random", world.random),
         mock.patch.object(reconciler, "random", world.random),
         mock.patch.object(leaders, "random", world.random),
+        mock.patch.object(coordinator, "random", world.random),
         mock.patch.object(anyio.to_thread, "run_sync", in_a_thread),
         mock.patch.object(metadata, "entry_points", ENTRY_POINTS),
     ):

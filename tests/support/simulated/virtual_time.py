@@ -23,7 +23,7 @@ from unittest import mock
 
 from kzconsumer import clock, connecting
 from kzconsumer.streams.cursor import LOOK_SECONDS, StreamCursor
-from kzconsumer.zookeeper import server_choice
+from kzconsumer.zookeeper import server_choice, session_life
 from kzconsumer.zookeeper.heartbeat_and_lease import Instant
 from kzconsumer.zookeeper.link import Link
 
@@ -316,6 +316,7 @@ def clock_of(world: World) -> Iterator[None]:
         ),
         mock.patch.object(server_choice, "instant", instant),
         mock.patch.object(server_choice, "random", world.random),
+        mock.patch.object(session_life, "random", world.random),
         mock.patch.object(StreamCursor, "_allow_more", allow_more),
     ):
         yield
