@@ -158,7 +158,6 @@ def effective(settings: Settings, layers: Layers) -> list[Effective]:
     for place, _, default in keys_of(settings):
         if place == ("source",):
             continue
-        value = _at(layers.tables, place)
         inside = [at for at in layers.origins if at[: len(place)] == place]
         if not inside:
             found.append(Effective(_dotted(place), redacted(default), "default"))

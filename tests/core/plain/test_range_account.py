@@ -200,3 +200,16 @@ def test_a_log_in_which_other_records_have_taken_the_place_of_a_range_is_refused
     for unknown, reason in ((EpochEnd(0, -1, -1), "no leader epoch 3"), (EpochEnd(6, -1, -1), "NOT_LEADER")):
         assert not account.require_epoch(3, unknown, 0.0)
         assert reason in str(account.overdue(0.0, LIMIT + 1, follow=True))
+
+
+@pytest.mark.parametrize("before", ["throttled", "too_slow"])
+def test_what_is_not_answered_any_more_is_waited_for_as_long_as_an_answer(before: str) -> None:
+    """Though records were waited for before that, for much longer; also if the read waits for new ones."""
+    account = RangeAccount(OffsetRange(*P0, 0, 9), SETTINGS, READ_UNCOMMITTED, 0.0)
+    getattr(account, before)(1.0)
+    assert account.overdue(0.0, 1.0 + 2 * LIMIT, follow=False) is None
+    error = ConnectionLostError("no leader")
+    account.unanswered(error, 30.0)
+    for follow in (False, True):
+        assert account.overdue(0.0, 30.0 + LIMIT - 0.1, follow=follow) is None
+        assert account.overdue(0.0, 30.0 + LIMIT + 0.1, follow=follow) is not None

@@ -154,3 +154,27 @@ def test_a_watch_is_not_armed_for_who_has_given_up_waiting_for_it() -> None:
         assert not [path for chunk in session.watches.chunks(1000) for paths in chunk.values() for path in paths]
 
     clients.play(script)
+
+
+def test_what_a_server_has_answered_holds_while_there_is_no_connection() -> None:
+    """For half of the timeout since the last answered probe was sent: records are handed out until then, not longer."""
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        await anyio.sleep(session.timeout)
+        for server in clients.ensemble.servers:
+            server.read_only = True
+            server.set_cut_off(True)
+        clients.network.cut(clients.process, arrives=False)
+        until = session.safe_until
+        assert until - clients.world.now > session.timeout / 4
+        while clients.world.now < until - 0.01:
+            assert session.safe_until == until
+            assert session.trusted()
+            await anyio.sleep(0.01)
+        await anyio.sleep(0.02)
+        assert not session.trusted()
+        for server in clients.ensemble.servers:
+            server.set_cut_off(False)
+
+    clients.play(script)

@@ -9,9 +9,10 @@ import pytest
 
 from kzconsumer.errors import RecordRejectedError, SinkError
 from kzconsumer.model import TopicPartition
+from kzconsumer.offsets.progress import Progress
 from kzconsumer.rejected import RejectedRecord
 from kzconsumer.settings.sections import BatchSettings
-from kzconsumer.sinks.interface import RecordsRejectedError, Rejected
+from kzconsumer.sinks.interface import Batch, RecordsRejectedError, Rejected
 from kzconsumer.sinks.runner import SinkRunner
 from tests.support.chunks import TOPIC, chunk, progress
 from tests.support.owned_ranges import Owned
@@ -111,3 +112,34 @@ async def test_waiting_ends_with_the_claim() -> None:
         await asyncio.sleep(0.01)
         assert not task.done()
     assert claim.processed == 0
+
+
+class Losing(Memory):
+    """A sink that rejects records, while claims are lost."""
+
+    def __init__(self, rejected: Sequence[Rejected], *lost: Progress) -> None:
+        super().__init__()
+        self._rejected, self._lost = rejected, lost
+
+    async def write(self, batch: Batch) -> None:
+        if not self.batches:
+            self.batches.append(batch)
+            for each in self._lost:
+                each.close()
+            raise RecordsRejectedError(self._rejected)
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+async def test_records_of_claims_that_are_lost_are_left_to_the_next_owner_and_others_are_not(lost: int) -> None:
+    claims = [progress(partition) for partition in range(3)]
+    rejected = [Rejected(TOPIC, each.topic_partition.partition, 1, "of no use", "odd") for each in claims]
+    decided, commits = Decided(), Owned([claims[each] for each in range(3) if each != lost])
+    sink = Losing(rejected, claims[lost])
+    queues = [stream_of(chunk(each, 0, 5)).cursor.queue for each in claims]
+    runner = SinkRunner("memory", sink, BatchSettings(max_records=15, max_time=0.2), commits, rejected=decided)
+    async with running(runner, queues), asyncio.timeout(LIMIT):
+        while not commits.made:
+            await asyncio.sleep(0.001)
+    handled = [offset for piece in decided.pieces for offset, *_ in piece]
+    assert handled == [1, 1]
+    assert [each.processed for each in claims] == [0 if number == lost else 5 for number in range(3)]

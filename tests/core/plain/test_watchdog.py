@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -19,8 +20,10 @@ class Listening(Manager):
     def __init__(self, watchdog: float) -> None:
         super().__init__("@watchdog", watchdog)
         self.fed: list[float] = []
+        self.told: list[dict[str, Field]] = []
 
     def send(self, **fields: Field) -> None:
+        self.told.append(fields)
         if "WATCHDOG" in fields:
             self.fed.append(now())
 
@@ -39,3 +42,31 @@ def test_the_watchdog_is_fed_at_least_twice_per_interval(watchdog: float) -> Non
         world.end(process)
     assert len(manager.fed) >= 10
     assert max(after - before for before, after in pairwise(manager.fed)) <= watchdog / 2
+
+
+def test_each_report_has_the_status_of_its_moment() -> None:
+    """Whatever else it says: the first line of `systemctl status` is that of the last report."""
+    world = World(0)
+    with clock_of(world):
+        manager, health = Listening(4.0), Health(Lease(), 6.0, 60.0)
+        report = ServiceReport(manager, health)
+        process = world.process("daemon")
+        task = process.create_task(report.run())
+        reports: list[tuple[str, Callable[[], None]]] = [
+            ("looking for brokers", lambda: report.starting("looking for brokers")),
+            ("joining", lambda: report.starting("joining", 5.0)),
+            ("joining", report.reloading),
+            ("joining; refused: x", lambda: report.reloaded("refused: x")),
+            ("stopping; refused: x", lambda: report.stopping(world.now + 9.0)),
+        ]
+        for phase, tell in reports:
+            manager.told.clear()
+            tell()
+            world.pass_time(3.0)
+            assert len(manager.told) > 1, "it is repeated"
+            assert {each["STATUS"] for each in manager.told} == {phase}
+        task.cancel()
+        world.pass_time(1.0)
+        world.end(process)
+    report.ended("no brokers")
+    assert manager.told[-1] == {"STOPPING": 1, "STATUS": "failed: no brokers"}

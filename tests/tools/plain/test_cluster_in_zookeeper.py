@@ -29,6 +29,7 @@ from kzconsumer_tools.cluster.cluster_reader import (
     wait_until_done,
 )
 from kzconsumer_tools.cluster.requests import encode_config, notification
+from kzconsumer_tools.groups.group_reader import NodeTopicsRead, group_names, require_group
 from tests.support.simulated.clients import Clients
 
 NAMES = ("a", "b", "old", "odd", "gone")
@@ -266,5 +267,33 @@ def test_it_is_waited_until_nothing_is_pending_or_the_time_is_over(done_after: f
         assert left == (set() if done_after < 20 else {"a", "b"})
         assert took == pytest.approx(min(done_after, 20.0), abs=2.0)
         assert set(shown) == {0.0: set(), 3.0: {1, 2}, 100.0: {2}}[done_after]
+
+    clients.play(script)
+
+
+def test_which_groups_there_are_and_whether_topics_are_in_zookeeper() -> None:
+    """Before Kafka has registered, before it has a topic, before there is a group, and then."""
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        topics = NodeTopicsRead(session)
+        assert (await topics.known(), await topics.names(), await topics.found(["a"], None)) == (False, [], {})
+        await session.delete("/consumers", -1)
+        with pytest.raises(NotFoundError, match=r"^zk: no Kafka cluster is registered there"):
+            await group_names(session, "zk")
+        await session.ensure("/brokers/topics")
+        assert (await topics.known(), await topics.names()) == (True, [])
+        assert await group_names(session, "zk") == []
+        await session.create("/brokers/topics/a", b'{"version":1,"partitions":{"0":[1],"2":[1]}}')
+        assert (await topics.known(), await topics.names()) == (True, ["a"])
+        assert {name: each.partitions for name, each in (await topics.found(["a", "b"], None)).items()} == {"a": (0, 2)}
+        for name in ("orders", "audit"):
+            await session.ensure(f"/consumers/{name}/ids")
+        assert await group_names(session, "zk") == ["audit", "orders"]
+        await require_group(session, "zk", "orders")
+        for name, hint in (("order", "did you mean orders?"), ("zzzzzz", "`kzconsumer groups list` lists the groups")):
+            with pytest.raises(NotFoundError) as raised:
+                await require_group(session, "zk", name)
+            assert str(raised.value) == f"zk: there is no group {name}; {hint}"
 
     clients.play(script)

@@ -12,7 +12,7 @@ from kzconsumer.assignors import assign_roundrobin as by_roundrobin
 from kzconsumer.cli.main import whole_parser
 from kzconsumer.lag.partition import Why
 from kzconsumer.model import TopicPartition
-from kzconsumer.registry.claim_record import ClaimRecord, encode_claim_record
+from kzconsumer.registry.claim_record import ClaimRecord, Plan, encode_claim_record
 from kzconsumer.registry.group_records import GroupRun, TopicEnds, encode_group_run
 from kzconsumer.zookeeper.operations import Node
 from kzconsumer_tools.groups.advice import ADVICE, Symptom, examined
@@ -266,3 +266,20 @@ def test_owners_of_a_topic_that_may_not_be_described_differ_from_no_assignment()
         )
         assert {each.kind for each in examine(known, {}, ASSIGNORS)} == found
         assert [each.partition for each in partitions_of(facts(known))] == ([0, 1, 2] if hidden else [2])
+
+
+@pytest.mark.parametrize(("recorded", "present"), [("0x1", True), ("0x2", False)])
+def test_a_planned_range_of_an_earlier_topic_is_named_with_both(recorded: str, present: bool) -> None:
+    plan = Plan(
+        id="p", first=5, until=9, offset_version=1, records=4, checksum="", incarnation=recorded, epoch=0, isolation="",
+        fingerprint="",
+    )  # fmt: skip
+    claim = node(encode_claim_record(ClaimRecord(1, "range", recorded, plan=plan)))
+    nodes = group({"g_a": ours(orders=1)}, {"orders/0": node("g_a-0", OURS)}, claims={"orders/0": claim})
+    found = [each for each in examine(nodes, {}, ASSIGNORS) if each.kind == "recreated_topic"]
+    if present:
+        assert found == []
+        return
+    (symptom,) = found
+    assert symptom.path == "/consumers/g/claims/orders/0"
+    assert symptom.reason == ("the planned range is of an earlier topic of that name (0x2); the present one is 0x1")

@@ -219,6 +219,8 @@ def test_the_age_of_what_waits_is_known_while_its_leader_is_away() -> None:
     written = {(P[0], 7): 0.0}
     looked(histories, {"g": here}, {P[0]: LogRange(7, 9)}, written, 30.0)
     assert histories.age_unknown({"g": here}, {P[0]: Why("no leader")}) == {(P[0], 7)}
+    for end, unknown in ((6, {(P[0], 5)}), (5, set()), (4, set())):
+        assert histories.age_unknown({"g": here}, {P[0]: LogRange(0, end)}) == unknown, "only of a record that is there"
     seen = looked(histories, {"g": here}, {P[0]: Why("no leader")}, written, 60.0)["g"].total
     assert (seen.lag, seen.at_least, seen.seconds, seen.lost) == (None, 2, 60.0, 2)
     gone = msgspec.structs.replace(here, partitions=(msgspec.structs.replace(here.partitions[0], gone=True),))

@@ -280,7 +280,8 @@ def test_a_plan_for_another_destination_and_strays_are_reported() -> None:
 
 
 def test_records_consumed_again_after_a_reset_are_a_note() -> None:
-    ranges = tuple(held(RangeIdentity(*PARTITION, INCARNATION, epoch, first, 10)) for epoch, first in ((0, 0), (1, 4)))
+    spans = ((0, 0, 3), (0, 3, 10), (0, 10, 12), (1, 4, 6), (1, 6, 10))
+    ranges = tuple(held(RangeIdentity(*PARTITION, INCARNATION, *each)) for each in spans)
     found = Seen(GroupProgress(INCARNATION, 1, 10), Holdings(destination="f", fingerprint="f", ranges=ranges), *_rest())
     assert proof(found).notes == ("t-0: 6 offsets of epoch 0 were consumed again in epoch 1, after a reset",)
 

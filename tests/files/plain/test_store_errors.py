@@ -1,0 +1,84 @@
+"""What an object store must be able to do, and its errors as those of Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import obstore
+import pytest
+from obstore.exceptions import AlreadyExistsError, GenericError, PermissionDeniedError
+
+from kzconsumer_files.object_store import ObjectStore, StoreUnavailable
+from kzconsumer_files.range_names import NotOurs
+from tests.support.store_in_memory import Fault, StoreInMemory
+
+
+@pytest.fixture
+def store() -> Iterator[StoreInMemory]:
+    with StoreInMemory().reached() as found:
+        yield found
+
+
+def client(store: StoreInMemory) -> ObjectStore:
+    return ObjectStore(store.uri("lake"), {})
+
+
+def test_a_store_that_honours_conditional_puts_is_left_as_it_was(store: StoreInMemory) -> None:
+    client(store).require_conditional_puts("_state")
+    assert store.calls > 2
+    assert store.objects() == []
+
+
+@pytest.mark.parametrize("kept", ["the second", "both"])
+def test_a_store_that_replaces_an_object_is_refused(
+    store: StoreInMemory, kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it says so or not: two members could publish one range there."""
+    put, written = obstore.put, list[object]()
+
+    def ignoring(client: Any, name: str, data: Any, **how: object) -> None:
+        if kept == "the second" and len(written) == 1:
+            put(client, name, data)
+            written.append(data)
+            raise AlreadyExistsError("there is one")
+        written.append(data)
+        put(client, name, data)
+
+    monkeypatch.setattr(obstore, "put", ignoring)
+    with pytest.raises(NotOurs, match="s3://bucket/lake: this store does not honour conditional writes"):
+        client(store).require_conditional_puts("_state")
+    assert len(written) == 2
+    assert store.objects() == []
+
+
+def test_the_answer_to_a_first_try_may_be_lost(store: StoreInMemory) -> None:
+    """The object is there then, as it was written: that is no reason to refuse the store."""
+    faults: list[Fault] = ["repeated"]
+    store.fault = lambda call: faults.pop() if faults and call == "put" else None
+    client(store).require_conditional_puts("_state")
+    assert store.objects() == []
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (FileNotFoundError("none\nof them"), FileNotFoundError, "s3://bucket/lake: none of them"),
+        (PermissionError("closed"), OSError, "s3://bucket/lake: closed"),
+        (ValueError("no such option"), OSError, "s3://bucket/lake: no such option"),
+        (PermissionDeniedError("denied"), OSError, "s3://bucket/lake: denied"),
+        (GenericError("gone"), StoreUnavailable, "s3://bucket/lake: gone"),
+    ],
+)
+def test_errors_of_a_store_are_a_line_with_its_place(
+    store: StoreInMemory, error: Exception, kind: type[OSError], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    place = client(store)
+    monkeypatch.setattr(obstore, "open_reader", fails)
+    with pytest.raises(kind) as raised:
+        place.open("name")
+    assert type(raised.value) is kind
+    assert str(raised.value) == said
