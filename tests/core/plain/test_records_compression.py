@@ -98,7 +98,7 @@ def test_lz4_frames_of_other_encoders(content_checksum: bool, block_linked: bool
     compressor = cramjam.lz4.Compressor(content_checksum=content_checksum, block_linked=block_linked)
     compressor.compress(DATA)
     assert plain(L.LZ4, bytes(compressor.finish())) == DATA
-    assert plain(L.LZ4, bytes(cramjam.lz4.compress(DATA))) == DATA  # declares its content size
+    assert plain(L.LZ4, bytes(cramjam.lz4.compress(DATA))) == DATA
     assert plain(L.LZ4, pa.compress(DATA, "lz4", asbytes=True)) == DATA
 
 
@@ -131,6 +131,31 @@ def test_the_header_checksum_is_that_of_lz4() -> None:
     for frame in (compress("lz4", DATA), bytes(cramjam.lz4.compress(DATA)), bytes(cramjam.lz4.compress(b"x"))):
         end = 14 if frame[4] & 0x08 else 6
         assert lz4_header_checksum(frame[4:end]) == frame[end]
+
+
+def test_the_checksum_is_that_of_xxhash() -> None:
+    """The second lowest byte of the values with which `xxhsum` tests itself (0.8, `XSUM_XXH32_testdata`)."""
+    prime = generated = 0x9E3779B1
+    data = bytearray()
+    for _ in range(14):
+        data.append(generated >> 24)
+        generated = generated * generated & 0xFFFFFFFF
+    assert prime == 2654435761
+    for size, whole in ((0, 0x02CC5D05), (1, 0xB85CBEE5), (14, 0xE5AA0AB4)):
+        assert lz4_header_checksum(bytes(data[:size])) == whole >> 8 & 255
+
+
+def test_a_frame_may_declare_how_much_it_has() -> None:
+    frame = bytes(cramjam.lz4.compress(DATA))
+    assert not frame[4] & 0x08
+    described = bytes([frame[4] | 0x08, frame[5]]) + len(DATA).to_bytes(8, "little")
+    declared = frame[:4] + described + bytes([lz4_header_checksum(described)]) + frame[7:]
+    assert plain(L.LZ4, declared) == DATA
+    for at in range(len(described)):
+        wrong = bytearray(declared)
+        wrong[4 + at] ^= 0x02 if at == 0 else 0x01
+        with pytest.raises(BadCompression):
+            plain(L.LZ4, bytes(wrong))
 
 
 def test_an_arbitrary_header_checksum_is_not_accepted() -> None:

@@ -82,3 +82,13 @@ def test_errors_of_a_store_are_a_line_with_its_place(
         place.open("name")
     assert type(raised.value) is kind
     assert str(raised.value) == said
+
+
+def test_who_has_created_an_object_is_told_so_and_nobody_else(store: StoreInMemory) -> None:
+    one, other = client(store), client(store)
+    assert one.create("name", b"1") is True
+    assert [each.create("name", b"2") for each in (one, other)] == [False, False]
+    assert other.read("name") == b"1"
+    other.remove(["name", "none"])
+    assert other.create("name", b"2") is True
+    assert one.read("name") == b"2"
