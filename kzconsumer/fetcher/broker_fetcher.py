@@ -383,9 +383,10 @@ class BrokerFetcher:
         return elsewhere
 
     async def _resolve_positions(self, asked: dict[FetchState, int]) -> list[FetchState]:
-        if self._reset.refuses:
-            for state in asked:
-                self._handler.fail(state, self._reset.refusal(state))
+        for state in [state for state in asked if self._reset.fails_at_once(state)]:
+            self._handler.fail(state, self._reset.refusal(state))
+            del asked[state]
+        if not asked:
             return []
         for state in asked:
             state.pause(now())

@@ -62,6 +62,8 @@ class FetchState(msgspec.Struct, eq=False):
     """Its stream was given an error: it is not fetched any more."""
     failures: int = 0
     """In a row, at this position: corrupt batches, or a broker that fails to read them."""
+    refusals: int = 0
+    """In a row: the broker says that the position is out of range, and then that its log has it."""
     leader_epoch: int = -1
     """In which its leader leads it; -1 if brokers do not say."""
     verified: bool = False
@@ -198,7 +200,7 @@ class FetchState(msgspec.Struct, eq=False):
 
     def succeed(self) -> None:
         self._pause = FIRST_PAUSE
-        self.failures = 0
+        self.failures = self.refusals = 0
 
     def count_attempt(self, attempts: int) -> bool:
         """Count a failure at this position. False once there have been `attempts` of them in a row."""

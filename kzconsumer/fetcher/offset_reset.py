@@ -39,6 +39,8 @@ from kzconsumer.settings.value_readers import FAIL, LARGEST, SMALLEST
 log = get_logger("kzconsumer.fetcher")
 
 
+# Times in a row that a broker refuses an offset of its log, after which it is logged.
+REFUSALS_UNLOGGED: Final = 15
 _WAY_OUT: Final = 'set [offsets] truncated = "continue" to go on where it ends or differs'
 
 
@@ -53,6 +55,8 @@ class AskedLogs(NamedTuple):
     """Of the others: where the policy begins; the end if that is before the position of a replayable sink."""
     behind: Sequence[FetchState]
     """Those of which it is the end."""
+    inside: Mapping[FetchState, tuple[int, int]]
+    """Those whose position is in the log, contrary to the answer to the fetch: where the log begins and ends."""
 
 
 class OffsetReset:
@@ -84,6 +88,10 @@ class OffsetReset:
     @property
     def refuses(self) -> bool:
         return self._policy == FAIL
+
+    def fails_at_once(self, state: FetchState) -> bool:
+        """The policy is to fail, and nothing that the leader may say changes that."""
+        return self.refuses and (state.diverging is not None or not self._may_be_kept(state))
 
     def refusal(self, state: FetchState) -> OffsetLostError:
         if state.diverging is not None:
@@ -149,8 +157,22 @@ class OffsetReset:
         listed = await self._list(connection, {state: self._timestamp(state) for state in others})
         # For a position behind the end of the log that end is needed: the destination has what is before it.
         behind = [s for s in others if self._truncated is not None and _moves_back(s, listed.get(s.topic_partition))]
-        listed = {**listed, **await self._list(connection, dict.fromkeys(behind, LATEST))}
-        return AskedLogs(begins, ends, listed, behind)
+        other_ends = {s: self._other_end(s) for s in others if self._may_be_inside(s, listed)}
+        found = await self._list(connection, other_ends)
+        inside: dict[FetchState, tuple[int, int]] = {}
+        answers = dict(listed)
+        for state, asked in other_ends.items():
+            partition = state.topic_partition
+            one, other = listed[partition], found.get(partition)
+            if other is None or not _is_offset(other):
+                answers.pop(partition)  # asked again later
+                continue
+            begin, end = (one.offset, other.offset) if asked == LATEST else (other.offset, one.offset)
+            if state.position is not None and begin <= state.position <= end:
+                inside[state] = begin, end
+            elif state in behind and asked == LATEST:
+                answers[partition] = other
+        return AskedLogs(begins, ends, answers, behind, inside)
 
     async def resolve(self, states: Sequence[FetchState], logs: AskedLogs) -> list[FetchState]:
         """Give each state a position; returns those whose broker did not say it, or that could not be stored."""
@@ -162,8 +184,13 @@ class OffsetReset:
             if state in diverged:
                 continue
             answer = logs.listed.get(state.topic_partition)
-            if answer is None or answer.error != error_codes.NONE or answer.offset < 0:
+            if answer is None or not _is_offset(answer):
                 elsewhere.append(state)
+            elif state in logs.inside:
+                elsewhere.append(_kept(state, *logs.inside[state]))
+            elif self.refuses:
+                if state.open:
+                    state.fail(self.refusal(state))
             elif state.open and state in logs.behind:
                 try:
                     await self._shorten(state, answer.offset)
@@ -243,16 +270,35 @@ class OffsetReset:
         times = {state.topic_partition: timestamp for state, timestamp in asked.items()}
         return await connection.call(ListOffsetsRequest(times, self._isolation), timeout=self._timeout)
 
+    def _may_be_kept(self, state: FetchState) -> bool:
+        """Whether a position that the broker refuses is kept, if the broker then says that its log has it.
+
+        New leaders refuse offsets of tiered storage of which they do not know yet. If the log was cut off and has
+        grown past the position meanwhile, only epochs show it. Without them the member goes on where it skips least.
+        """
+        if state.position is None:
+            return False
+        return self._truncated is not None or state.epoch >= 0 or self._policy == LARGEST
+
+    def _may_be_inside(self, state: FetchState, listed: Mapping[TopicPartition, ListedOffset]) -> bool:
+        """By the end of the log that was asked for."""
+        answer = listed.get(state.topic_partition)
+        if state.position is None or answer is None or not _is_offset(answer) or not self._may_be_kept(state):
+            return False
+        begins = self._timestamp(state) == EARLIEST
+        return answer.offset <= state.position if begins else answer.offset >= state.position
+
     def _timestamp(self, state: FetchState) -> int:
         return LATEST if self._policy == LARGEST and state.progress.replay is None else EARLIEST
+
+    def _other_end(self, state: FetchState) -> int:
+        return LATEST if self._timestamp(state) == EARLIEST else EARLIEST
 
     async def _shorten(self, state: FetchState, end: int) -> None:
         """The log of a replayable sink's partition ended before the position when it was asked."""
         before, progress = state.position, state.progress
         assert before is not None
-        if end >= before:
-            state.reset_due = False  # a new leader does not know its high watermark at once
-        elif await self._is_of_another_topic(state):
+        if await self._is_of_another_topic(state):
             pass
         elif self._truncated != "continue":
             state.fail(_truncation(state, end))
@@ -308,6 +354,21 @@ class OffsetReset:
         log.error(event, **where, first=first, until=until, log_end=end, continues_at=at, **epochs)
 
 
+def _is_offset(answer: ListedOffset) -> bool:
+    return answer.error == error_codes.NONE and answer.offset >= 0
+
+
+def _kept(state: FetchState, begin: int, end: int) -> FetchState:
+    """The log, from `begin` to `end`, holds the position, though the broker refused it: it is asked for again."""
+    state.reset_due = False
+    state.refusals += 1
+    if state.refusals == REFUSALS_UNLOGGED:
+        where = {**state.topic_partition._asdict(), "broker": state.broker}
+        event = "offset refused though the log has it, retrying"
+        log.warning(event, **where, offset=state.position, log_start=begin, log_end=end)
+    return state
+
+
 def _read_from(state: FetchState, offset: int) -> None:
     if state.position is None:
         state.retry_at = 0.0  # no error; but a position outside the log may be followed by another
@@ -334,9 +395,7 @@ def _divergence(state: FetchState, found: Diverging) -> str:
 
 def _moves_back(state: FetchState, listed: ListedOffset | None) -> bool:
     before = state.position
-    return (
-        before is not None and listed is not None and listed.error == error_codes.NONE and 0 <= listed.offset < before
-    )
+    return before is not None and listed is not None and _is_offset(listed) and listed.offset < before
 
 
 # Whether a leader's log still holds what was read before a position: asked before it is fetched from.

@@ -8,16 +8,17 @@ from typing import Any, cast
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.protocol.log_reads import EARLIEST, ISOLATION_LEVELS, LATEST, ListedOffset, ListOffsetsRequest
 from kzconsumer.fetcher.fetch_state import FIRST_PAUSE, LONGEST_PAUSE, FetchState
-from kzconsumer.fetcher.offset_reset import OffsetReset
+from kzconsumer.fetcher.offset_reset import REFUSALS_UNLOGGED, OffsetReset
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.progress import Progress
 from kzconsumer.registry.claim_record import Plan
-from kzconsumer.settings.value_readers import LARGEST, SMALLEST
+from kzconsumer.settings.value_readers import FAIL, LARGEST, SMALLEST
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.support.chunks import TOPIC, progress
 from tests.support.plans import plan_of
@@ -131,12 +132,47 @@ async def test_a_shorter_log_of_a_topic_that_was_created_again_is_not_truncated(
     assert (state.open, state.failed, logs.stored) == (False, False, [])
 
 
-async def test_a_position_that_is_back_in_the_log_is_kept() -> None:
-    """Nothing is skipped: a broker that has just become leader did not know the end of its log."""
-    logs, state = Ends(0, 60), state_at(50)
-    await resolved(logs, state, SMALLEST, "fail")
-    assert (state.position, state.reset_due, state.failed, logs.stored) == (50, False, False, [])
+@pytest.mark.parametrize("policy", [SMALLEST, LARGEST, FAIL])
+@pytest.mark.parametrize("replayable", [False, True])
+@pytest.mark.parametrize("begin", [0, 50])
+async def test_a_position_that_the_log_has_is_kept_though_the_broker_refuses_it(
+    policy: str, replayable: bool, begin: int
+) -> None:
+    """Nothing is skipped or comes again: a new leader may not know yet what is in tiered storage, nor its log's end."""
+    logs, state = Ends(begin, 60), state_at(50)
+    state.progress.restart(50, 3)
+    reset = OffsetReset(
+        policy, cast(Committer, logs), 1.0, ISOLATION_LEVELS["read_uncommitted"], "fail" if replayable else None
+    )
+    with capture_logs() as logged:
+        for _ in range(REFUSALS_UNLOGGED):
+            state.reset_due = True
+            assert not reset.fails_at_once(state)
+            answers = await reset.ask(cast(BrokerConnection, logs), [state])
+            assert await reset.resolve([state], answers) == [state]  # who leads it is looked up, and the logs compared
+            assert (state.position, state.reset_due, state.failed, logs.stored) == (50, False, False, [])
     assert state.queue.get_nowait() is None
+    (line,) = logged
+    assert (line["offset"], line["log_start"], line["log_end"]) == (50, begin, 60)
+
+
+@pytest.mark.parametrize(("policy", "position"), [(SMALLEST, 0), (LARGEST, 50)])
+async def test_without_epochs_a_refused_position_is_one_where_nothing_is_skipped(policy: str, position: int) -> None:
+    """The log may have been cut off before the position, and have grown past it."""
+    logs, state = Ends(0, 60), state_at(50)
+    reset = OffsetReset(policy, cast(Committer, logs), 1.0, ISOLATION_LEVELS["read_uncommitted"])
+    state.reset_due = True
+    await reset.resolve([state], await reset.ask(cast(BrokerConnection, logs), [state]))
+    assert state.position == position
+
+
+async def test_a_position_outside_of_the_log_fails_if_the_policy_says_so() -> None:
+    logs, state = Ends(0, 30), state_at(50)
+    state.progress.restart(50, 3)
+    reset = OffsetReset(FAIL, cast(Committer, logs), 1.0, ISOLATION_LEVELS["read_uncommitted"])
+    state.reset_due = True
+    await reset.resolve([state], await reset.ask(cast(BrokerConnection, logs), [state]))
+    assert (state.failed, state.position, logs.stored) == (True, 50, [])
 
 
 @pytest.mark.parametrize("policy", [SMALLEST, LARGEST])

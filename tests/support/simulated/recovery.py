@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from kzconsumer.brokers.protocol.error_codes import UNKNOWN_SERVER_ERROR
+from kzconsumer.brokers.protocol.error_codes import OFFSET_OUT_OF_RANGE, UNKNOWN_SERVER_ERROR
 from kzconsumer.model import TopicPartition
 from tests.support.simulated.ensemble import Connection
 from tests.support.simulated.group import SimulatedGroup, simulated_group
@@ -157,13 +157,13 @@ def compared_late(seconds: float, *, others_lead: bool = False) -> Begin:
     return begin
 
 
-def failing(seconds: float) -> Begin:
-    """FIRST cannot be read, for a reason that its broker does not say."""
+def failing(seconds: float, error: int = UNKNOWN_SERVER_ERROR) -> Begin:
+    """FIRST cannot be read, for a reason that its broker does not say, or says wrongly."""
 
     def begin(group: SimulatedGroup, _: list[Member]) -> None:
         broker = group.brokers[group.logs.leaders[FIRST]]
         broker.alters = lambda parts: [
-            Part(each.partition, UNKNOWN_SERVER_ERROR) if each.partition == FIRST else each for each in parts
+            Part(each.partition, error) if each.partition == FIRST else each for each in parts
         ]
         group.world.after(seconds, group.broker_faults.end)
 
@@ -299,8 +299,15 @@ FAULTS = {
     "log not compared, others lead": Fault(
         compared_late(60.0, others_lead=True), OTHERS_LEAD, 8, watched=40.0, spares_others=True
     ),
-    "broker fails to read, 60 s": Fault(
-        failing(60.0), "broker fails to read its log, retrying", 2, lasts=60.0, spares_others=True
+    "broker fails to read, 30 s": Fault(
+        failing(30.0), "broker fails to read its log, retrying", 2, lasts=30.0, spares_others=True
+    ),
+    "offset refused, 30 s": Fault(
+        failing(30.0, OFFSET_OUT_OF_RANGE),
+        "offset refused though the log has it, retrying",
+        2,
+        lasts=30.0,
+        spares_others=True,
     ),
     "no broker registered": Fault(lambda group, _: group.take_brokers(30.0), "no broker registered", 1),
     "no broker reached, 10 s": Fault(without_brokers(10.0), UNREACHED, 2, lasts=10.0),
