@@ -13,9 +13,8 @@ from rich.console import Console, RenderableType
 
 from kzconsumer.settings.settings import Settings
 from kzconsumer_sandbox.demo.board import Board, MemberRow, MemberState, Reported, partition_rows
-from kzconsumer_sandbox.demo.demo_group import member_name
-from kzconsumer_sandbox.demo.file_count import Counted, count
 from kzconsumer_sandbox.demo.members import Allowance, configuration, value
+from kzconsumer_sandbox.demo.observation import Counted, count, member_name
 from kzconsumer_sandbox.demo.scenario import STALL
 from kzconsumer_sandbox.demo.screen import judge, notes, picture, since, summary, verdict_table
 from kzconsumer_spark.daemon.sink_options import SparkOptions, read_options

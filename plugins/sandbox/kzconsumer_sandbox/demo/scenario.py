@@ -27,9 +27,8 @@ from kzconsumer.own_files import own_directory
 from kzconsumer.zookeeper.operations import ConnectString
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.demo.board import Board, MemberRow, MemberState, partition_rows
-from kzconsumer_sandbox.demo.demo_group import DemoGroup
-from kzconsumer_sandbox.demo.file_count import Counted, count
 from kzconsumer_sandbox.demo.members import SESSION_TIMEOUT, DemoMember, Production, configuration, kill, wait_gone
+from kzconsumer_sandbox.demo.observation import Counted, DemoGroup, count
 from kzconsumer_sandbox.demo.screen import DemoScreen, Figures, judge, notes, open_screen, verdict_table
 from kzconsumer_sandbox.sandbox_errors import DemoFailed, SandboxError
 from kzconsumer_sandbox.servers.sandbox import Sandbox

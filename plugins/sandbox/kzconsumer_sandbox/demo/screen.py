@@ -16,7 +16,7 @@ from rich.text import Text
 
 from kzconsumer.clock import now
 from kzconsumer_sandbox.demo.board import Board, MemberRow, MemberState, PartitionRow
-from kzconsumer_sandbox.demo.file_count import Counted
+from kzconsumer_sandbox.demo.observation import Counted
 
 # The board as rich renderables, 80 columns wide: two bars, a table of partitions, a line for each member.
 
