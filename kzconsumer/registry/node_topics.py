@@ -42,6 +42,8 @@ class NodeTopics:
         self._watches = watches
         self._settings = settings
         self._decoded: dict[str, tuple[Node, Topic]] = {}
+        self._incarnations: dict[str, int] = {}  # as of these counts
+        self._counts: tuple[int, int, int] | None = None
         self.unusable: dict[int, str] = {}
         """Why registered brokers were left out of the last `brokers()`, by id."""
 
@@ -122,7 +124,17 @@ class NodeTopics:
         return Broker(number, listener.host, listener.port)
 
     async def incarnations(self, topics: Iterable[str]) -> dict[str, int]:
-        return await incarnations(self._session, topics)
+        # A replayable sink asks before each batch, perhaps about thousands of topics. One read shows whether any was
+        # created or deleted since: both change the counts of the node above. They are read first: what happens later
+        # changes them again. They are compared within one connection only, as in `OwnedPartitions.verify`.
+        names, connection = list(topics), self._session.connections
+        above = await self._session.exists(paths.BROKER_TOPICS)
+        counts = (connection, above.czxid, above.cversion) if above is not None else None
+        if counts is None or counts != self._counts or connection != self._session.connections:
+            self._counts, self._incarnations = counts, {}
+        known = self._incarnations
+        known.update(await incarnations(self._session, [name for name in names if name not in known]))
+        return {name: known[name] for name in names if name in known}
 
     async def known_incarnations(self, names: Collection[str]) -> dict[str, int]:
         return await self.incarnations(names)

@@ -10,9 +10,11 @@ from kzconsumer.errors import TopicChangedError
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.claim_record import Blocked, Claimed, ClaimRecord, ClaimRefused, Fence, encode_claim_record
 from kzconsumer.registry.claim_transactions import OwnerRegistry
-from kzconsumer.registry.paths import GroupPaths, topic
+from kzconsumer.registry.node_topics import NodeTopics
+from kzconsumer.registry.paths import BROKER_TOPICS, GroupPaths, topic
 from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData, Stat
 from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.watches import Watches, repeated
 from tests.support.plans import plan_of
 from tests.support.simulated.clients import Clients
 
@@ -352,6 +354,45 @@ def test_containers_that_another_member_has_begun_to_make_are_completed() -> Non
         await owners.prepare(["orders", "payments"])
         for partition in (PARTITION, TopicPartition("payments", 0)):
             assert isinstance(await owners.claim(partition, FIRST, 0x2A), Claimed)
+
+    clients.play(script)
+
+
+def test_topics_that_were_created_again_are_found_without_asking_about_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before each batch of a replayable sink, perhaps of thousands of topics: to read all their nodes takes long."""
+    clients, names = Clients(), [f"t{number}" for number in range(20)]
+    ensemble = clients.ensemble
+    for name in names:
+        ensemble.make(topic(name))
+
+    def now() -> dict[str, int]:
+        nodes = {name: ensemble.tree.nodes.get(topic(name)) for name in names}
+        return {name: node.czxid for name, node in nodes.items() if node is not None}
+
+    async def script(session: ZooKeeperSession) -> None:
+        topics, asked, exists = NodeTopics(session, Watches(session)), list[str](), session.exists
+
+        async def noted(path: str) -> Stat | None:
+            asked.append(path)
+            return await exists(path)
+
+        monkeypatch.setattr(session, "exists", noted)
+        assert await topics.incarnations(names[:10]) == {name: now()[name] for name in names[:10]}
+        assert await topics.incarnations(names) == now()
+        asked.clear()
+        assert await topics.incarnations(names) == now()
+        assert asked == [BROKER_TOPICS]
+        for change in ([Delete(topic("t3"), -1), Create(topic("t3"), b"")], [Delete(topic("t5"), -1)]):
+            ensemble.operate(*change)
+            await session.sync()
+            assert await topics.incarnations(names) == now()
+        for reconnects_before in (False, True):  # the next server may be one that was restored from a copy
+            clients.network.cut(clients.process, arrives=True)
+            if reconnects_before:
+                await repeated(session.sync)
+            asked.clear()
+            assert await repeated(lambda: topics.incarnations(names)) == now()
+            assert {topic(name) for name in names} <= set(asked)
 
     clients.play(script)
 
