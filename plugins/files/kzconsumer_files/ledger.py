@@ -199,18 +199,26 @@ class Ledger:
         return LedgerContents(entries, folded)
 
     def overlaps(self, parts: Collection[RangeIdentity], decided: Iterable[str]) -> dict[RangeIdentity, RangeOverlap]:
-        """Those that overlap a settled range or one whose name is in `decided`."""
+        """Those that overlap a settled range, of their epoch or a later one, or one whose name is in `decided`."""
         entries: dict[str, list[Span]] = {named(range_name(part)).line: [] for part in parts}
+        later: dict[str, list[Span]] = {line: [] for line in entries}
+        epochs = _epochs(entries)
         for name in (*decided, *os.listdir(self._items.state)):
-            if (entry := parsed(name)) is not None and entry.line in entries:
-                entries[entry.line].append(entry.span)
+            if (entry := parsed(name)) is not None:
+                if entry.line in entries:
+                    entries[entry.line].append(entry.span)
+                for line in _before(entry.line, epochs):
+                    later[line].append(entry.span)
+        for folded_line in self._items.folded_lines():
+            for line in _before(folded_line, epochs):
+                later[line] += [run for _, folded in self._items.folded_contents(folded_line) for run in folded.runs]
         found: dict[RangeIdentity, RangeOverlap] = {}
         for part in parts:
             line = named(range_name(part)).line
             own = Span(part.first, part.until)
             touched = self._items.folded_contents(line, lambda span, own=own: _overlap(span, own))  # type: ignore[misc]
             try:
-                require_apart(part, entries[line], (run for _, folded in touched for run in folded.runs))
+                require_apart(part, entries[line], (run for _, folded in touched for run in folded.runs), later[line])
             except RangeOverlap as error:
                 found[part] = error
         return found
@@ -222,6 +230,21 @@ class Ledger:
         line, own = named(name)
         found = self._items.folded_contents(line, lambda span: span.first <= own.first and own.until <= span.until)
         return any(fold_plan.is_within([own], folded.runs) for _, folded in found)
+
+
+def _epochs(lines: Iterable[str]) -> dict[str, list[tuple[int, str]]]:
+    """The epochs of lines, each with its line, by partition and incarnation."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for line in lines:
+        of, _, epoch = line.rpartition(".")
+        found.setdefault(of, []).append((int(epoch), line))
+    return found
+
+
+def _before(line: str, epochs: Mapping[str, list[tuple[int, str]]]) -> list[str]:
+    """Those lines in `epochs` that are of an earlier epoch of the same partition and incarnation."""
+    of, _, epoch = line.rpartition(".")
+    return [earlier for each, earlier in epochs.get(of, ()) if each < int(epoch)]
 
 
 def _overlap(one: Span, other: Span) -> bool:

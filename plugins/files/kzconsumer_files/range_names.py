@@ -254,31 +254,41 @@ def parsed(name: str) -> NamedRange | None:
 # Ranges of one ledger must not overlap. A range with other bounds has another name, so a look-up by name does not find
 # ranges that it overlaps. Claim records prevent such ranges; this check catches offsets that were set back where no
 # claim record applies (another fingerprint, a record of an earlier version). Destinations check before they decide to
-# publish.
+# publish. In a directory, ranges of later epochs count, too: offsets and epoch may have gone back with ZooKeeper.
 
 
 class RangeOverlap(OSError):
     """A range overlaps a published one and is not the same. `end` is the end of all published ranges."""
 
-    def __init__(self, part: AnyRange, other: Span, end: int) -> None:
+    def __init__(self, part: AnyRange, other: Span, end: int, *, later: bool = False) -> None:
+        """`later`: `other` is of a later epoch."""
         # The tool asks no destination: for it a plan that reaches beyond `end` may be published. This one cannot be.
         republish = " --republish" if part.until > end else ""
+        which = " of a later epoch" if later else ""
         super().__init__(
             f"{part.topic}-{part.partition} [{part.first}, {part.until}) of epoch {part.epoch} is not published: it"
-            f" overlaps [{other.first}, {other.until}), which is. The group's offsets went back: by a tool that raises"
-            " no reset epoch, a restored ZooKeeper or deleted nodes. To continue after the published ranges: kzconsumer"
-            f" offsets reset GROUP --to-offset {end} --topic {part.topic}:{part.partition} --execute{republish}"
+            f" overlaps [{other.first}, {other.until}){which}, which is. The group's offsets went back: by a tool"
+            " that raises no reset epoch, a restored ZooKeeper or deleted nodes. To continue after the published"
+            f" ranges: kzconsumer offsets reset GROUP --to-offset {end} --topic {part.topic}:{part.partition}"
+            f" --execute{republish}"
         )
 
 
-def require_apart(part: AnyRange, others: Iterable[Span], folded: Iterable[Span] = ()) -> None:
+def require_apart(
+    part: AnyRange, others: Iterable[Span], folded: Iterable[Span] = (), later: Iterable[Span] = ()
+) -> None:
     """Raises RangeOverlap. `others` and `folded` are published under topic, partition, incarnation and epoch of `part`.
 
-    A range within a folded span counts as published: the bounds of the ranges in a folded span are unknown.
+    A range within a folded span counts as published: the bounds of the ranges in a folded span are unknown. `later` are
+    published under later epochs: the group's nodes are of before a reset, and its records would be there twice.
     """
-    others, folded = list(others), list(folded)
+    others, folded, later = list(others), list(folded), list(later)
     if any(other.first <= part.first and part.until <= other.until for other in folded):
         return
+    end = max((each.until for each in (*others, *folded, *later)), default=0)
     for other in (*others, *folded):
         if other != (part.first, part.until) and other.first < part.until and part.first < other.until:
-            raise RangeOverlap(part, other, max(each.until for each in (*others, *folded)))
+            raise RangeOverlap(part, other, end)
+    for other in later:
+        if other.first < part.until and part.first < other.until:
+            raise RangeOverlap(part, other, end, later=True)

@@ -254,6 +254,25 @@ def test_an_overlap_fails_its_own_range_and_names_the_remedy(target: Target) -> 
     assert target.decisions() == []
 
 
+@pytest.mark.parametrize("folded", [False, True])
+def test_a_range_that_a_later_epoch_has_is_refused(target: Target, folded: bool) -> None:
+    """The group's nodes are of before a reset: its records would be there twice, in ranges of two epochs."""
+    attempt = attempt_of(target, "later")
+    later = [msgspec.structs.replace(planned(0, 0), first=at, until=at + 10, epoch=2) for at in range(100, 500, 10)]
+    for part in later:
+        target.publish([StagedRange(part, 0, 0, ())], attempt, free)
+    assert not folded or target.fold()
+    for first, until in ((100, 110), (95, 101), (300, 600), (105, 106)):
+        part = msgspec.structs.replace(planned(0, 0), first=first, until=until)
+        with pytest.raises(
+            RangeOverlap, match=r"of epoch 0 .* of a later epoch.* --to-offset 500 --topic t:0 --execute"
+        ):
+            target.publish([StagedRange(part, 0, 0, ())], attempt, free)
+    for changed in ({"epoch": 0, "first": 50, "until": 100}, {"epoch": 1, "first": 500}, {"epoch": 3, "first": 105}):
+        part = msgspec.structs.replace(planned(0, 0), **{"until": 600, **changed})
+        assert target.publish([StagedRange(part, 0, 0, ())], attempt, free) == 1
+
+
 async def test_an_overlapping_range_is_not_set_aside_and_is_looked_up_once(tmp_path: Path) -> None:
     output = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf, settings=SETTINGS)
     sink = SparkSink({"destination": "parquet", "path": str(tmp_path), "attempts": 3, "retry_backoff": "100s"}, output)
