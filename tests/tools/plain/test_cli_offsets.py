@@ -32,6 +32,7 @@ AT = ["--zookeeper", "zk"]
         (["offsets", "reset", "g", "--from-file", "f", "--topic", "t", *AT], "without --topic and --all-topics"),
         (["offsets", "clone", "g", *AT], "required: TO"),
         (["offsets", "export", "g", "--format", "yaml", *AT], "invalid choice"),
+        (["lag", *AT], "no group named; give GROUP, --all, or --config FILE"),
         (["lag", "g", "--interval", "0", *AT], "'0' is not a number of seconds"),
         (["groups", "delete", "a/b", *AT], "'a/b' is not the name of a group"),
         (["groups", "restore", *AT], "required: FILE"),

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from kzconsumer_tools.commands.config_commands import ListedContext
-from kzconsumer_tools.commands.output_and_options import as_text
+from kzconsumer_tools.commands.output_and_options import as_text, show
 from kzconsumer_tools.groups.group_lag import GroupLag, LagRow
 from kzconsumer_tools.tables.group_tables import lag_table
 
@@ -78,8 +78,10 @@ def test_texts_of_others_are_printable_in_every_form(form: str, monkeypatch: pyt
         assert ODD in json.loads(text).values()
 
 
-def test_nothing_is_no_row() -> None:
-    assert (printed("jsonl", []), printed("csv", []), printed("json", [])) == ("", "", "[]")
+@pytest.mark.parametrize(("form", "text"), [("jsonl", ""), ("csv", ""), ("json", "[]\n")])
+def test_nothing_is_no_row(capsys: pytest.CaptureFixture[str], form: str, text: str) -> None:
+    assert show(argparse.Namespace(output=form), [], str) == 0
+    assert capsys.readouterr().out == text
 
 
 def test_lists_are_json_in_a_cell() -> None:

@@ -159,8 +159,9 @@ def cluster_flags(arguments: argparse.Namespace) -> str:
     return " ".join(["--context", quote(contexts.current() or ""), *flags])
 
 
-def required_group(arguments: argparse.Namespace, at: ClusterOption) -> str:
-    return at.group or arguments.misused("no group named; give GROUP, or --config FILE")
+def required_group(arguments: argparse.Namespace, at: ClusterOption, ways: str = "GROUP, or --config FILE") -> str:
+    """`ways` are those to name one."""
+    return at.group or arguments.misused(f"no group named; give {ways}")
 
 
 def _bootstrap(text: str) -> str:

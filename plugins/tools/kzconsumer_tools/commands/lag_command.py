@@ -30,6 +30,7 @@ from kzconsumer_tools.commands.output_and_options import (
     as_text,
     ask,
     chosen_topics,
+    put,
     show,
     wanted_groups,
 )
@@ -83,7 +84,8 @@ def run_lag(arguments: argparse.Namespace) -> int:
     if arguments.include or arguments.exclude or arguments.without_members:
         arguments.misused("--include, --exclude and --without-members choose groups of --all; give it too")
     what = None if arguments.watch else "reading the lag"
-    return ask(_show, arguments, at, required_group(arguments, at), chosen_topics(arguments.topic), what=what)
+    group = required_group(arguments, at, "GROUP, --all, or --config FILE")
+    return ask(_show, arguments, at, group, chosen_topics(arguments.topic), what=what)
 
 
 def _show_all(arguments: argparse.Namespace, at: ClusterOption) -> int:
@@ -110,7 +112,7 @@ async def _show(arguments: argparse.Namespace, at: ClusterOption, group: str, sc
     while True:
         found = await read_lag(at, group, scope)
         text = as_text(arguments, found, lag_table, partial(lag_table, wide=True))
-        print((_CLEAR if terminal else "") + text, flush=True)
+        put((_CLEAR if terminal else "") + text)
         if not arguments.watch:
             return EXIT_OF[found.health]
         await anyio.sleep(arguments.interval)

@@ -68,7 +68,7 @@ def show(
     """
     text = as_text(arguments, result, table, wide)
     try:
-        print(text, flush=True)
+        put(text)
     except (OutputError, BrokenPipeError) as error:
         if not getattr(result, "executed", False):
             raise
@@ -77,6 +77,11 @@ def show(
         how = f"; the undo file is {undo}" if undo is not None else ""
         raise OutputError(f"{why}; the changes were made{how}") from None
     return status
+
+
+def put(text: str) -> None:
+    """Print lines; of no rows, nothing: an empty line is no JSON."""
+    print(text, end="\n" if text else "", flush=True)
 
 
 def as_text(
