@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
+import os
+import select
+import sys
+from pathlib import Path
+from threading import Thread
+from typing import cast
 
+import anyio
 import msgspec
 import pytest
 
-from kzconsumer.errors import ConfigError
+from kzconsumer.errors import ConfigError, SinkError
+from kzconsumer.sinks import builtin
 from kzconsumer.sinks.builtin import JsonLinesSink, encode
-from kzconsumer.sinks.interface import RangeData, SinkContext
+from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
 from tests.support.range_data import TIME, range_data, record
 
 
@@ -71,3 +80,105 @@ def test_it_has_no_options() -> None:
     context = SinkContext(group="g", member="m", cluster="", safe_until=lambda: math.inf)
     with pytest.raises(ConfigError, match=r"\[sink.options\] path: unknown key"):
         JsonLinesSink({"path": "x"}, context)
+
+
+class Output:
+    """Standard output: a descriptor of the test's."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.flushed = 0
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def flush(self) -> None:
+        self.flushed += 1
+
+
+def sink_to(descriptor: int, monkeypatch: pytest.MonkeyPatch, safe_until: float = math.inf) -> JsonLinesSink:
+    for name in ("_POLL_SECONDS", "_DOUBT_SECONDS"):
+        monkeypatch.setattr(builtin, name, 0.01)
+    monkeypatch.setattr("sys.stdout", Output(descriptor))
+    return JsonLinesSink({}, SinkContext(group="g", member="m", cluster="", safe_until=lambda: safe_until))
+
+
+def rows_of(*parts: RangeData) -> list[tuple[str, int]]:
+    return [(part.topic, offset) for part in parts for offset in range(part.first, part.until)]
+
+
+def shown(data: bytes) -> list[tuple[str, int]]:
+    assert data.endswith(b"\n") or not data
+    return [(row["topic"], row["offset"]) for row in map(json.loads, data.splitlines())]
+
+
+async def test_a_file_gets_every_line_of_a_batch_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = range_data("t", 0, 0, 2500), range_data("u", 0, 7, 9)
+    with (tmp_path / "out").open("wb") as file:
+        sink = sink_to(file.fileno(), monkeypatch)
+        async with sink as entered:
+            assert entered is sink
+            assert cast(Output, sys.stdout).flushed == 1
+            await sink.write(Batch(parts))
+            await sink.write(Batch(()))
+    assert shown((tmp_path / "out").read_bytes()) == rows_of(*parts)
+
+
+@pytest.mark.parametrize(
+    ("closed", "said"),
+    [
+        ("reader", "jsonlines: standard output was closed by its reader"),
+        ("writer", "jsonlines: cannot write to standard output: [Errno 9] Bad file descriptor"),
+    ],
+)
+async def test_an_output_that_is_closed_is_an_error(closed: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    sink = sink_to(writer, monkeypatch)
+    os.close(reader if closed == "reader" else writer)
+    with pytest.raises(SinkError) as raised:
+        await sink.write(Batch((range_data("t", 0, 0, 2),)))
+    assert str(raised.value) == said
+    os.close(writer if closed == "reader" else reader)
+
+
+async def test_nothing_is_written_without_the_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / "out").open("wb") as file:
+        sink = sink_to(file.fileno(), monkeypatch, 0.0)
+        with anyio.move_on_after(0.1) as scope:
+            await sink.write(Batch((range_data("t", 0, 0, 2),)))
+        assert scope.cancelled_caught
+    assert (tmp_path / "out").read_bytes() == b""
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+async def test_a_line_that_a_cancelled_write_has_begun_is_ended_before_others(
+    attempts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader stalls meanwhile; each line that it gets is whole."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    sink = sink_to(writer, monkeypatch)
+    first, later = range_data("t", 0, 0, 200), range_data("u", 0, 0, 3)
+    for part in (first, later)[:attempts]:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(sink.write, Batch((part,)))
+            while not select.select([reader], [], [], 0)[0]:
+                await anyio.sleep(0.001)
+            await anyio.sleep(0.02)
+            tasks.cancel_scope.cancel()
+    found = list[bytes]()
+
+    def read() -> None:
+        while piece := os.read(reader, 4096):
+            found.append(piece)
+
+    thread = Thread(target=read)
+    thread.start()
+    await sink.write(Batch((later,)))
+    os.close(writer)
+    thread.join()
+    os.close(reader)
+    rows = shown(b"".join(found))
+    begun = len(rows) - 3
+    assert 0 < begun < 200
+    assert rows == [*rows_of(first)[:begun], *rows_of(later)]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import msgspec
 import pytest
 
 from kzconsumer.offsets.progress import Position
-from kzconsumer.status.health import StallDetection
+from kzconsumer.sessions import Sessions
+from kzconsumer.status.health import Health, StallDetection
+from tests.support.chunks import LeaseInHand
 
 BEHIND = Position(
     topic="t", partition=0, thread="m-0", fetched=10, consumed=10, processed=5, committed=5, high_watermark=20
@@ -49,3 +53,40 @@ def test_a_lease_in_doubt_and_a_rebalance_are_excuses() -> None:
     assert after_a_minute(BEHIND, lease=False) == 0
     assert after_a_minute() == 0
     assert after_a_minute(BEHIND, then=()) == 0
+
+
+class Running:
+    """Sessions of a daemon whose position does not change."""
+
+    waits_for = None
+
+    def __init__(self, *positions: Position) -> None:
+        self._positions = positions
+        self.task_last_ran = 0.0
+
+    def positions(self) -> tuple[Position, ...]:
+        return self._positions
+
+
+@pytest.mark.parametrize(
+    ("task", "position", "reason"),
+    [
+        (True, msgspec.structs.replace(BEHIND, paused=True), None),
+        (True, BEHIND, "nothing has been fetched or processed for 61 s, though there is something to read"),
+        (False, BEHIND, "the task of the ZooKeeper session has not run for 61 s"),
+    ],
+)
+def test_why_a_daemon_has_to_be_restarted(
+    task: bool, position: Position, reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time = 1000.0
+    monkeypatch.setattr("kzconsumer.status.health.now", lambda: time)
+    health, running = Health(LeaseInHand(), 6.0, 60.0), Running(position)
+    assert health.fault() is None, "it has not joined"
+    health.sessions = cast(Sessions, running)
+    for phase in ("joining", ""):
+        health.phase = phase
+        for time in (1000.0, 1060.0, 1061.0):
+            running.task_last_ran = time if task or time < 1061 else 1000.0
+            found = health.fault()
+            assert found == (reason if phase == "" and time == 1061.0 else None)
