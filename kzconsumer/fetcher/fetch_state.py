@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # Growing waits after errors, seconds.
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 1.0
+REFUSALS_UNLOGGED = 15
+"""In a row, of one partition, after which they are logged."""
 EXPANSION = 4.0
 """Assumed growth of records when decoded, until a response has been measured. Too low a value costs memory at once."""
 
@@ -61,9 +63,10 @@ class FetchState(msgspec.Struct, eq=False):
     failed: bool = False
     """Its stream was given an error: it is not fetched any more."""
     failures: int = 0
-    """In a row, at this position: corrupt batches, or a broker that fails to read them."""
+    """In a row, at this position: corrupt batches, or a broker that finds them corrupt."""
     refusals: int = 0
-    """In a row: the broker says that the position is out of range, and then that its log has it."""
+    """In a row, at this position: a broker fails for an unknown reason, or refuses an offset that its log has. They do
+    not count as `failures`: those decide that a batch is corrupt."""
     leader_epoch: int = -1
     """In which its leader leads it; -1 if brokers do not say."""
     verified: bool = False
@@ -206,6 +209,11 @@ class FetchState(msgspec.Struct, eq=False):
         """Count a failure at this position. False once there have been `attempts` of them in a row."""
         self.failures += 1
         return self.failures < attempts
+
+    def count_refusal(self) -> bool:
+        """Whether this one is to be logged."""
+        self.refusals += 1
+        return self.refusals == REFUSALS_UNLOGGED
 
     def pause(self, now: float) -> None:
         """Wait before the next request, longer each time until `succeed`."""

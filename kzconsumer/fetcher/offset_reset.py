@@ -39,8 +39,6 @@ from kzconsumer.settings.value_readers import FAIL, LARGEST, SMALLEST
 log = get_logger("kzconsumer.fetcher")
 
 
-# Times in a row that a broker refuses an offset of its log, after which it is logged.
-REFUSALS_UNLOGGED: Final = 15
 _WAY_OUT: Final = 'set [offsets] truncated = "continue" to go on where it ends or differs'
 
 
@@ -361,8 +359,7 @@ def _is_offset(answer: ListedOffset) -> bool:
 def _kept(state: FetchState, begin: int, end: int) -> FetchState:
     """The log, from `begin` to `end`, holds the position, though the broker refused it: it is asked for again."""
     state.reset_due = False
-    state.refusals += 1
-    if state.refusals == REFUSALS_UNLOGGED:
+    if state.count_refusal():
         where = {**state.topic_partition._asdict(), "broker": state.broker}
         event = "offset refused though the log has it, retrying"
         log.warning(event, **where, offset=state.position, log_start=begin, log_end=end)

@@ -59,8 +59,6 @@ FEWEST_BYTES = 64 * 1024
 PREFERRED_FOR = 300.0
 # Seconds of empty answers after which they are logged. A remote read that is merely slow has ended by then.
 SILENCE = 5.0
-# UNKNOWN_SERVER_ERROR in a row, of one partition, after which it is logged.
-FAILURES_UNLOGGED = 15
 # Seconds for which brokers let a transaction be open, unless `transaction.max.timeout.ms` is set. One that is open for
 # longer may never end: the records behind it wait, and the member sees no end of the log beyond it.
 OPEN_FOR = 900.0
@@ -264,8 +262,7 @@ class ResponseHandler:
             if part.error == TOPIC_AUTHORIZATION_FAILED:
                 log.warning("topic may not be read", **where)
             elif part.error == UNKNOWN_SERVER_ERROR:
-                state.count_attempt(ATTEMPTS)
-                if state.failures == FAILURES_UNLOGGED:
+                if state.count_refusal():
                     log.warning("broker fails to read its log, retrying", **where, offset=offset)
             else:
                 log.info("fetch refused, looking up leader", **where, reason=error_code(part.error).name)

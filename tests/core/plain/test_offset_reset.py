@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.protocol.log_reads import EARLIEST, ISOLATION_LEVELS, LATEST, ListedOffset, ListOffsetsRequest
-from kzconsumer.fetcher.fetch_state import FIRST_PAUSE, LONGEST_PAUSE, FetchState
-from kzconsumer.fetcher.offset_reset import REFUSALS_UNLOGGED, OffsetReset
+from kzconsumer.fetcher.fetch_state import FIRST_PAUSE, LONGEST_PAUSE, REFUSALS_UNLOGGED, FetchState
+from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.progress import Progress

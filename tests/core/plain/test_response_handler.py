@@ -22,8 +22,8 @@ from kzconsumer.clock import now
 from kzconsumer.counters import Counters
 from kzconsumer.fetcher.decode_and_queue import Arrival
 from kzconsumer.fetcher.fetch_rules import ATTEMPTS, decoding
-from kzconsumer.fetcher.fetch_state import Answers, FetchState
-from kzconsumer.fetcher.response_handler import FAILURES_UNLOGGED, FEWEST_BYTES, ResponseHandler
+from kzconsumer.fetcher.fetch_state import REFUSALS_UNLOGGED, Answers, FetchState
+from kzconsumer.fetcher.response_handler import FEWEST_BYTES, ResponseHandler
 from kzconsumer.fetcher.throttle import RateLimit
 from kzconsumer.model import Broker
 from kzconsumer.settings.sections import FetchSettings
@@ -119,7 +119,7 @@ class Play:
         if kind == "the last failure":
             state.failures = ATTEMPTS - 1
         if kind == "a failure that lasts":
-            state.failures = FAILURES_UNLOGGED
+            state.refusals = REFUSALS_UNLOGGED
         if kind == "a follower that lacks it":
             state.prefer(OURS.id, now() + 60)
         return state

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from kzconsumer.brokers.protocol.error_codes import OFFSET_OUT_OF_RANGE, UNKNOWN_SERVER_ERROR
+from kzconsumer.brokers.protocol.error_codes import CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE, UNKNOWN_SERVER_ERROR
 from kzconsumer.model import TopicPartition
 from tests.support.simulated.ensemble import Connection
 from tests.support.simulated.group import SimulatedGroup, simulated_group
@@ -158,14 +158,24 @@ def compared_late(seconds: float, *, others_lead: bool = False) -> Begin:
 
 
 def failing(seconds: float, error: int = UNKNOWN_SERVER_ERROR) -> Begin:
-    """FIRST cannot be read, for a reason that its broker does not say, or says wrongly."""
+    """FIRST cannot be read, for a reason that its broker does not say, or says wrongly; in the end because of a batch
+    that the broker finds corrupt once, which is not three times in a row."""
 
     def begin(group: SimulatedGroup, _: list[Member]) -> None:
         broker = group.brokers[group.logs.leaders[FIRST]]
         broker.alters = lambda parts: [
             Part(each.partition, error) if each.partition == FIRST else each for each in parts
         ]
-        group.world.after(seconds, group.broker_faults.end)
+
+        def once(parts: list[Part]) -> list[Part]:
+            if any(each.partition == FIRST for each in parts):
+                group.broker_faults.end()
+            return [Part(FIRST, CORRUPT_MESSAGE) if each.partition == FIRST else each for each in parts]
+
+        def over() -> None:
+            broker.alters = once
+
+        group.world.after(seconds, over)
 
     return begin
 
