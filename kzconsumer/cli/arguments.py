@@ -88,18 +88,22 @@ def _parser_in_use(parser: argparse.ArgumentParser, arguments: argparse.Namespac
 
 
 def _hint(parser: argparse.ArgumentParser, word: str) -> str:
-    """The option nearest to a word that is none: `-o json` for `--json`."""
+    """The option nearest to a word that is none: `-o json` for `--json`; `--group` is an argument, not an option."""
     from kzconsumer.settings.table_reader import nearest
 
     if not word.startswith("-"):
         return ""
     name, value = word.partition("=")[0], word.lstrip("-")
+    bare = name.lstrip("-")
+    if any(bare.upper() == each.metavar for each in parser._get_positional_actions()):
+        return f"; {bare.upper()} is given without {name}"
     valued = (
         f"{each.option_strings[0]} {value}"
         for each in parser._actions
         if each.option_strings and value in (each.choices or ())
     )
-    near = next(valued, None) or nearest(name, parser._option_string_actions)
+    options = {each.lstrip("-"): each for each in parser._option_string_actions}  # dashes make no word nearer
+    near = next(valued, None) or options.get(nearest(bare, options) or "")
     return f"; did you mean {near}" if near else ""
 
 

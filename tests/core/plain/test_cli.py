@@ -109,6 +109,11 @@ def test_a_mistyped_word_is_one_line_with_the_nearest_one(words: tuple[str, ...]
             "check-config a b",
             "kzconsumer check-config: error: unrecognized arguments: b; see kzconsumer check-config --help",
         ),
+        (
+            "lag --group g",
+            "kzconsumer lag: error: unrecognized arguments: --group; GROUP is given without --group; see",
+        ),
+        ("lag --groups g", "kzconsumer lag: error: unrecognized arguments: --groups; see"),
         ("--x lag g", "kzconsumer lag: error: unrecognized arguments: --x; see"),
     ],
 )
