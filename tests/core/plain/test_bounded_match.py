@@ -7,7 +7,7 @@ import time
 from itertools import product
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kzconsumer.registry.group_records import Registration, streams_by_topic
@@ -51,6 +51,7 @@ def test_each_atom_matches_what_it_does_with_re(atom: str) -> None:
         assert in_steps(text) == (pattern.fullmatch(text) is not None), text
 
 
+@example("(?!a)b", ["b"])
 @given(EXPRESSIONS, st.lists(TEXTS, min_size=1, max_size=8))
 def test_the_same_texts_match_as_with_re(expression: str, texts: list[str]) -> None:
     in_steps = matcher_in_steps(expression)

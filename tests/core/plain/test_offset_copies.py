@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple, cast
 
 import anyio
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -198,7 +198,17 @@ class Owners:
             await self.claim()
 
 
+A_COPY_IN_DOUBT = [
+    Step("work", 1, "stored"),
+    Step("commit", 0, "stored"),
+    Step("work", 1, "stored"),
+    Step("commit", 0, "answer lost"),
+    Step("seek", 1, "request lost"),
+]
+
+
 @pytest.mark.parametrize("authority", [Authority.BOTH, Authority.KAFKA, Authority.ZOOKEEPER_FIRST])
+@example(steps=A_COPY_IN_DOUBT)
 @given(steps=st.lists(STEPS, max_size=12))
 def test_a_commit_that_returned_holds_for_the_next_owner(authority: Authority, steps: list[Step]) -> None:
     async def run() -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import anyio
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kzconsumer.errors import KzConsumerError
@@ -265,6 +265,7 @@ def play(seed: int, script: Sequence[Step]) -> Writer:
 
 
 @settings(suppress_health_check=list(HealthCheck), max_examples=min(settings().max_examples, 1000))
+@example(0, [Step(what, frozenset({0}), None, None) for what in ("plan", "reject", "reject", "work", "commit")])
 @given(st.integers(0, 1000), st.lists(STEPS, min_size=5, max_size=25))
 def test_the_state_of_the_committer_matches_the_nodes(seed: int, script: list[Step]) -> None:
     play(seed, script)
