@@ -18,6 +18,7 @@ import pytest
 
 from tests.support.extent import NIGHTLY
 from tests.support.installing import ROOT, shell_commands
+from tests.support.spark_fixtures import INTERPRETED
 
 WHOLE = bool(os.environ.get("KZCONSUMER_INSTALL"))
 nightly_or_whole = pytest.mark.skipif(not WHOLE and NIGHTLY is None, reason="make test-install, make thorough")
@@ -82,6 +83,8 @@ def follow(page: str, tmp_path: Path) -> None:
     commands = shell_commands(tmp_path / "env")
     known = {name: text for name, text in os.environ.items() if not name.startswith(("KZCONSUMER", "PYTHON"))}
     known |= {"PATH": f"{commands}{os.pathsep}{known['PATH']}", "XDG_STATE_HOME": str(tmp_path / "state")}
+    known["SPARK_CONF_DIR"] = str(tmp_path)
+    (tmp_path / "spark-defaults.conf").write_text("".join(f"{key} {value}\n" for key, value in INTERPRETED.items()))
     with (tmp_path / "out").open("w+") as out, (tmp_path / "err").open("w+") as err:
         shell = subprocess.Popen(
             ["bash", "-c", script], cwd=folder, env=known, stdout=out, stderr=err, text=True, start_new_session=True
