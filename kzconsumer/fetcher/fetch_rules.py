@@ -57,20 +57,21 @@ def decoding(largest_body: int) -> FetchForm:
 # empty batch is kept only for idempotent producers (`Cleaner.checkBatchRetention`), and what follows in the next
 # segment is not readable yet, or an election has cut it off. `LocalLog.read` (Kafka 3.9) then finds no bytes, "when
 # all messages with offset larger than start offsets have been deleted", and the answer is empty. Kafka's consumer
-# waits there for the next record. A range that has to end proves the hole by two answers in a row that all of this is
-# true of:
+# waits there for the next record. So does a member without end, which is not behind then. A range that has to end is
+# over. The hole is proved by two answers in a row that all of this is true of:
 #
 # - The second was to a request for this partition alone (`behind`). Of several, some have nothing for want of room, and
 #   a broker makes one remote read for each request.
 # - No error, no throttling, no replica to be asked instead.
-# - The first said already that the log can be read up to the end of the range. (Before 0.11 a broker reads the end of
-#   the log after the records, so records may have come in between.)
+# - The first said already that the log can be read up to the end of the range, or as far as the second. (Before 0.11 a
+#   broker reads the end of the log after the records, so records may have come in between.)
 # - The broker has the offset on its own disks (`EARLIEST_LOCAL`, asked for after the answers: it only goes up). From
 #   there it reads in the request itself. A read of tiered storage that does not end in time, or that a quota delays,
 #   gives an empty answer as well.
 #
 # Brokers that do not know EARLIEST_LOCAL have no tiered storage if they are Apache Kafka. Others had it earlier
-# (Confluent Platform, Amazon MSK), so the answers of such brokers must stay empty for `[fetch] request_timeout`.
+# (Confluent Platform, Amazon MSK), so the answers of such brokers must stay empty for `[fetch] request_timeout`. For a
+# member without end they prove nothing.
 
 _LEAST_WAIT: Final = 0.05  # seconds; half of the first `max_wait` after an empty answer, if `[fetch] max_wait` is less
 
@@ -78,7 +79,17 @@ _LEAST_WAIT: Final = 0.05  # seconds; half of the first `max_wait` after an empt
 class EmptyAnswers:
     """Those for one partition, since it last sent records."""
 
-    __slots__ = ("_asked", "_may_prove_since", "asks_where", "behind", "logged", "max_wait", "since")
+    __slots__ = (
+        "_asked",
+        "_goal",
+        "_may_prove_since",
+        "asks_where",
+        "behind",
+        "hole_until",
+        "logged",
+        "max_wait",
+        "since",
+    )
 
     def __init__(self) -> None:
         self.behind = False
@@ -91,8 +102,11 @@ class EmptyAnswers:
         self.asks_where = False
         """A hole is as good as proved: `prove_hole` is to be called with what the leader says."""
         self.logged = False
+        self.hole_until: int | None = None
+        """The log is proved to have no record from the asked offset on up to this one."""
         self._may_prove_since: float | None = None
         self._asked: tuple[int, int | None] = (-1, None)
+        self._goal = 0  # up to where the log has to have nothing
 
     def take(
         self,
@@ -107,7 +121,8 @@ class EmptyAnswers:
     ) -> None:
         """An empty answer to a request for offset `first`.
 
-        `until`: where the range ends; None: the partition is read for ever. `end`: up to where the log can be read now.
+        `until`: where the range ends; None: the partition is read for ever, and it is asked whether there is anything
+        left up to `end`: up to where the log can be read now.
         `time`, here and below, is that of `kzconsumer.clock`.
         """
         if first >= end:
@@ -120,10 +135,12 @@ class EmptyAnswers:
         else:
             self.max_wait *= 2
         self.max_wait = min(self.max_wait, settings.request_timeout)
-        if self._asked != (first, until):
-            self._asked, self._may_prove_since = (first, until), None
-        may_prove = until is not None and end >= until and not throttled and part.preferred < 0
-        self.asks_where = may_prove and self.behind and self._may_prove_since is not None
+        if self._asked != (first, until) or (until is None and end > self._goal):
+            self._asked, self._may_prove_since, self.hole_until = (first, until), None, None
+            self._goal = end if until is None else until
+        may_prove = end >= self._goal and not throttled and part.preferred < 0
+        follows = self.behind and self._may_prove_since is not None
+        self.asks_where = may_prove and follows and self.hole_until is None
         if not may_prove:
             self._may_prove_since = None
         elif self._may_prove_since is None:
@@ -138,6 +155,7 @@ class EmptyAnswers:
     def reset(self) -> None:
         """Records came, or the partition is asked for elsewhere."""
         self.behind = self.logged = False
+        self.hole_until = None
         self.interrupt()
 
     def prove_hole(self, local: int | None, settings: FetchSettings, time: float) -> bool:
@@ -147,9 +165,13 @@ class EmptyAnswers:
         """
         assert self._may_prove_since is not None
         self.asks_where = False
-        if local is None:
-            return time - self._may_prove_since >= settings.request_timeout
-        return local <= self._asked[0]
+        first, until = self._asked
+        if local is None:  # what is read for ever does not have to end: a slow read may still bring records
+            proved = until is not None and time - self._may_prove_since >= settings.request_timeout
+        else:
+            proved = local <= first
+        self.hole_until = self._goal if proved else None
+        return proved
 
 
 # For a consumer that fetches for itself: how far each log can be read, instead of its records.

@@ -115,12 +115,13 @@ class SilentPartitions:
             raise
         finally:
             take_back(arrived)
-        if state.empty.asks_where and (end := state.end) is not None:
+        if state.empty.asks_where:
+            end = state.end
             self.due = now()
             control = await self._brokers.connection(handler.broker, "control")
             local = await local_start(control, state.topic_partition, handler.isolation, timeout)
             # A seek, another end or a lost broker may have come meanwhile: then nothing is proved.
             same = state in handler.states and (state.position, state.end) == (position, end) and state.empty.asks_where
-            if same and state.empty.prove_hole(local, self._settings, now()):
+            if same and state.empty.prove_hole(local, self._settings, now()) and end is not None:
                 state.empty.reset()
                 state.pass_over(position, end)

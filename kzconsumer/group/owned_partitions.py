@@ -107,6 +107,7 @@ class OwnedPartitions:
                 high_watermark_at=claim.fetch.high_watermark_at,
                 held_back=claim.fetch.held_back,
                 rate_limited=self._fetchers.rate_limited,
+                hole_until=claim.fetch.empty.hole_until,
             )
             for partition, claim in sorted(self.claims.items())
             if claim.progress.open

@@ -61,14 +61,23 @@ class Position(msgspec.Struct, frozen=True):
     before it ends, and `high_watermark` is where it begins."""
     rate_limited: bool = False
     """`[fetch] rate_limit` holds the next request of this member back."""
+    hole_until: int | None = None
+    """The log is proved to have no record from `fetched` on up to this offset."""
 
     @property
     def left(self) -> int | None:
         """Offsets that could be read now and are not processed yet; None while unknown."""
         if self.high_watermark is None:
             return None
-        until = self.high_watermark if self.end is None else min(self.high_watermark, self.end)
+        until = self.last_of(self.high_watermark)
+        until = self.high_watermark if until is None else min(self.high_watermark, until)
         return max(0, until - self.processed)
+
+    def last_of(self, log_end: int | None) -> int | None:
+        """From where on nothing is to be read in a log that ends there: the partition's end, or a hole before that."""
+        if self.fetched is None or self.hole_until is None or log_end is None or log_end > self.hole_until:
+            return self.end
+        return self.fetched if self.end is None else min(self.fetched, self.end)
 
     @property
     def topic_partition(self) -> TopicPartition:

@@ -163,15 +163,16 @@ class Track:
     def _lag(
         self, at: Position, offset: int, time: float, wall: float, written: int | Why | None = None
     ) -> PartitionLag:
+        end = self._end(at)
         facts = PartitionFacts(
             topic=at.topic,
             partition=at.partition,
             position=offset,
             start=self._asked.start if self._asked is not None else None,
-            end=self._end(at),
+            end=end,
             silent=self._silent,
             written=written,
-            until=at.end,
+            until=at.last_of(end.value if end is not None and time - end.at <= FRESH else None),
         )
         return partition_lag(facts, time, wall, self._history.growth)
 
@@ -193,7 +194,10 @@ class Track:
         rate, end = self._history.rate, self._end(at)
         log_rate = 0.0 if at.end is not None and end is not None and end.value >= at.end else self._history.log_rate
         stalled = standing >= stalled_after
-        judgement = judge(self._commits, by_offset[at.committed].lag if at.committed is not None else None, time)
+        judgement = None
+        if at.committed is not None:  # what is behind the last record of a log is no lag of commits
+            waits = by_offset[at.committed]
+            judgement = judge(self._commits, 0 if waits.behind is False else waits.lag, time)
         if found.age is not None and found.age <= FRESH:
             found = msgspec.structs.replace(found, age=0.0)  # else the document of a quiet member would always change
         return PartitionStatus(

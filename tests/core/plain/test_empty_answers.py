@@ -38,9 +38,8 @@ class Answer(NamedTuple):
     preferred: int = -1
     interrupted: bool = False
 
-    @property
-    def may_prove(self) -> bool:
-        return self.until is not None and self.end >= self.until and not self.throttled and self.preferred < 0
+    def may_prove(self, goal: int) -> bool:
+        return self.end >= goal and not self.throttled and self.preferred < 0
 
 
 USUAL = Answer()
@@ -60,6 +59,8 @@ ANSWERS = st.lists(
 def test_only_two_answers_in_a_row_that_may_prove_a_hole_are_as_good_as_a_proof(answers: list[Answer]) -> None:
     empty = EmptyAnswers()
     before: Answer | None = None
+    asked: tuple[int, int | None] = (-1, None)
+    goal = 0  # for ever: as far as any answer to this has said that the log goes
     for time, each in enumerate(answers):
         if each.interrupted:
             empty.interrupt()
@@ -67,10 +68,33 @@ def test_only_two_answers_in_a_row_that_may_prove_a_hole_are_as_good_as_a_proof(
         part = msgspec.structs.replace(EMPTY, preferred=each.preferred)
         empty.take(part, each.first, each.until, each.end, FetchSettings(), throttled=each.throttled, time=float(time))
         at_the_end = each.first >= each.end
-        follows = before is not None and before.may_prove and (before.first, before.until) == (each.first, each.until)
-        assert empty.asks_where == (each.may_prove and follows and not at_the_end)
+        if not at_the_end and (asked != (each.first, each.until) or (each.until is None and each.end > goal)):
+            before = None
+            asked, goal = (each.first, each.until), each.end if each.until is None else each.until
+        follows = before is not None and before.may_prove(goal)
+        assert empty.asks_where == (each.may_prove(goal) and follows and not at_the_end)
         assert empty.behind == (not at_the_end)
         before = None if at_the_end else each
+
+
+@given(st.sampled_from((None, 9)), st.sampled_from((None, 5, 6)), st.sampled_from((1.0, 31.0)))
+def test_what_is_read_for_ever_ends_in_a_hole_only_if_the_broker_has_it_on_its_own_disks(
+    until: int | None, local: int | None, waited: float
+) -> None:
+    """A slow read of tiered storage looks the same. A range has to end at some time."""
+    empty = EmptyAnswers()
+    for time in (0.0, 0.5):
+        empty.take(EMPTY, 5, until, 9, FetchSettings(), throttled=False, time=time)
+    assert empty.asks_where
+    proved = empty.prove_hole(local, FetchSettings(), waited)
+    assert proved == (local == 5 or (local is None and until is not None and waited > 30))
+    assert empty.hole_until == (9 if proved else None)
+    empty.take(EMPTY, 5, until, 9, FetchSettings(), throttled=False, time=40.0)
+    assert empty.asks_where != proved, "it is asked once"
+    empty.take(EMPTY, 5, until, 10, FetchSettings(), throttled=False, time=41.0)
+    assert until is not None or empty.hole_until is None, "the log has grown"
+    empty.reset()
+    assert empty.hole_until is None
 
 
 def unread(part: FetchedPartition, start: int, room: int | None = None) -> Decoded:

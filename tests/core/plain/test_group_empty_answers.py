@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kzconsumer.fetcher import silent_partitions
 from kzconsumer.model import TopicPartition
 from tests.support.simulated import product
 from tests.support.simulated.broker_machine import TIGHT
@@ -82,8 +83,17 @@ def test_partitions_for_which_a_response_has_no_room_are_not_asked_for_alone() -
         assert not alone
 
 
-def test_compaction_at_the_end_of_the_log_is_waited_out() -> None:
-    """A member without end goes on with the next record, as Kafka's consumer."""
+@pytest.mark.parametrize("knows", [False, True])
+def test_compaction_at_the_end_of_the_log_is_waited_out(knows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member without end goes on with the next record, as Kafka's consumer. It is not behind if the broker knows what
+    it has on its own disks: then there is nothing to read.
+    """
+
+    async def local_start(*_: object) -> int:
+        return 0
+
+    if knows:
+        monkeypatch.setattr(silent_partitions, "local_start", local_start)
     with simulated_group(1) as group:
         filled(group)
         group.logs.stop()
@@ -94,6 +104,11 @@ def test_compaction_at_the_end_of_the_log_is_waited_out() -> None:
         (line,) = lines(group)
         assert (line["partition"], line["offset"], line["end"]) == (0, first, group.logs.end(FIRST))
         assert consumed(member)[FIRST] == first
+        assert member.connector is not None
+        (at,) = (each for each in member.connector.positions() if each.topic_partition == FIRST)
+        assert (at.left, at.hole_until) == (
+            (0, group.logs.end(FIRST)) if knows else (group.logs.end(FIRST) - first, None)
+        )
         group.logs.grow_log(FIRST, 10)
         group.come_to_rest(10, 3)
         assert consumed(member)[FIRST] == group.logs.end(FIRST)

@@ -34,6 +34,24 @@ AT = Position(
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
+def test_a_hole_at_the_end_of_a_log_is_no_stall() -> None:
+    """Compaction has removed the last records: there is nothing to read, nor to commit, until the log grows."""
+    behind = Position("t", 3, "m-0", 12, 12, 12, 12, 20)
+    for hole, end, state, judgement in (
+        (None, 20, "stalled", "STALL"),
+        (20, 20, "caught up", "OK"),
+        (20, 21, "stalled", "STALL"),
+    ):
+        at = msgspec.structs.replace(behind, hole_until=hole, high_watermark=end)
+        track = Track(at, 0.0)
+        for second in range(0, 100, 5):
+            at = msgspec.structs.replace(at, high_watermark_at=float(second))
+            track.look(at, float(second), asked=None, committed=True)
+        found = track.status(at, 100.0, 100.0, lease_held=True, stalled_after=60.0)
+        assert (found.state, found.judgement, found.stalled) == (state, judgement, state == "stalled")
+        assert (found.progress.lag, at.left) == (end - 12, 0 if state == "caught up" else end - 12)
+
+
 def status(position: Position, time: float = 100.0) -> PartitionStatus:
     track = Track(position, 0.0)
     for second in range(4):
