@@ -226,7 +226,7 @@ class FetcherManager:
         else:
             resumes = not lacking or self._reset.begin_late(state, plan, begin)
         if not resumes:
-            state.fail(_replay_lost(state, lacking, begin, end))
+            state.fail(_replay_lost(state, lacking, begin, end, log_end, refuses=self._reset.refuses))
             return False
         if state.progress.replay is None:
             self.start([state])
@@ -344,13 +344,19 @@ class FetcherManager:
             del self._fetchers[fetcher.number]
 
 
-def _replay_lost(state: FetchState, lacking: tuple[tuple[int, int], ...], begin: int, end: int) -> OffsetLostError:
+def _replay_lost(
+    state: FetchState, lacking: tuple[tuple[int, int], ...], begin: int, end: int, log_end: int, *, refuses: bool
+) -> OffsetLostError:
     plan = state.progress.replay
     assert plan is not None
     gone = " and ".join(f"{first} to {until}" for first, until in lacking)
-    key = 'truncated = "continue"' if end < plan.until else 'reset = "smallest"'
-    way_out = f"Set [offsets] {key} to go on without"
+    differs = f", with other records from {end} on" if end < log_end else ""
+    keys = ['truncated = "continue"'] if end < plan.until else []
+    if refuses:
+        keys.append('reset = "smallest"')
+    way_out = f"Set [offsets] {' and '.join(keys)} to go on without"
     return OffsetLostError(
         f"{state.topic_partition}: offsets {plan.first} to {plan.until} were planned and not committed, and the log, "
-        f"which is from {begin} to {end}, has lost {gone}; the destination does not have the range. {way_out}"
+        f"which is from {begin} to {log_end}{differs}, has lost {gone}; the destination does not have the range. "
+        f"{way_out}"
     )

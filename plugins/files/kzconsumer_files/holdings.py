@@ -107,7 +107,7 @@ class FoldedFiles:
 
 
 def kept_aside(part: OffsetRange) -> str:
-    return f"{part} was set aside by a member that could not write it: it is never written"
+    return f"{part} was set aside, as a member could not write it or its log was cut off: it is never written"
 
 
 def _rows_in(target: AnyTarget, kind: str, name: str) -> int | None:

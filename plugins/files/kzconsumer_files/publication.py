@@ -54,11 +54,12 @@ _PROBE: Final = ".kzconsumer-probe-"
 
 
 class SetAside(Exception):
-    """A range that is never published: a member that could not write it has its records in its quarantine."""
+    """A range that is never published: a member could not write it, and has quarantined it, or its log was cut off."""
 
     def __init__(self, name: str) -> None:
+        why = "a member could not write it, or its log was cut off"
         way_out = 'with [sink] on_batch_failure = "quarantine" the group continues'
-        super().__init__(f"{name} was set aside by a member that could not write it; {way_out}")
+        super().__init__(f"{name} was set aside ({why}); {way_out}")
 
 
 class NotPublished(OSError):

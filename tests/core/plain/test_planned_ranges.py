@@ -22,6 +22,7 @@ from kzconsumer.brokers.protocol.error_codes import (
 from kzconsumer.brokers.protocol.log_reads import (
     EARLIEST,
     LATEST,
+    READ_UNCOMMITTED,
     EpochEnd,
     FetchedPartition,
     ListedOffset,
@@ -43,6 +44,7 @@ from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.model import Broker, TopicPartition
+from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.progress import Progress
 from kzconsumer.records.decode import Corruption, Decoded
 from kzconsumer.records.forms import NO_RECORDS
@@ -50,6 +52,7 @@ from kzconsumer.registry.claim_record import Plan
 from kzconsumer.registry.cluster_topics import TopicSource
 from kzconsumer.runs import RunLosses
 from kzconsumer.settings.sections import FetchSettings
+from kzconsumer.settings.value_readers import FAIL, SMALLEST
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.support.plans import plan_of
 from tests.support.record_sets import Record, record_batch
@@ -155,6 +158,27 @@ async def test_a_planned_range_of_a_log_that_was_replaced(monkeypatch: pytest.Mo
             await manager.check_replays()
         assert asked == ([ends] if ends is not None else [])
         assert (state.progress.replay is None) == (ends is not None)
+
+
+@pytest.mark.parametrize(
+    ("refuses", "way_out"),
+    [(False, 'truncated = "continue" to'), (True, 'truncated = "continue" and reset = "smallest" to')],
+)
+async def test_the_error_of_a_planned_range_names_the_whole_log_and_all_settings(refuses: bool, way_out: str) -> None:
+    claim = Progress(TopicPartition("orders", 0), 90, replay=plan_of(90, 95, leader_epoch=3))
+    state = FetchState(claim, ChunkQueue(1 << 20), 90, 1 << 20)
+    policy = OffsetReset(FAIL if refuses else SMALLEST, cast(Committer, None), 1.0, READ_UNCOMMITTED, "fail")
+    manager = FetcherManager(
+        cast(Leaders, None), cast(Brokers, None), FetchSettings(), policy, read_nothing,
+        cast(LogOffsets, Replaced(set())), None, Counters(),
+    )  # fmt: skip
+    manager.start([state])
+    async with asyncio.timeout(5):
+        await manager.check_replays()
+    chunk = state.queue.get_nowait()
+    assert chunk is not None
+    assert "from 0 to 100, with other records from 92 on, has lost 92 to 95; " in str(chunk.error)
+    assert f"Set [offsets] {way_out} go on without" in str(chunk.error)
 
 
 async def test_a_log_that_is_not_compared_yet_is_not_taken_for_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,7 +186,7 @@ def test_a_range_that_was_set_aside_is_not_held(target: Target) -> None:
     assert [each.identity.first for each in held.ranges] == [0]
     assert (held.strays, held.leftovers) == (
         (),
-        ("t-0[3..6) was set aside by a member that could not write it: it is never written",),
+        ("t-0[3..6) was set aside, as a member could not write it or its log was cut off: it is never written",),
     )
 
 

@@ -96,7 +96,7 @@ def test_a_range_that_was_set_aside_is_not_held(to: ToJdbc) -> None:
     assert counted(to) == [(0, 0, 3)]
     assert (held.strays, held.leftovers) == (
         (),
-        ("t-0[3..6) was set aside by a member that could not write it: it is never written",),
+        ("t-0[3..6) was set aside, as a member could not write it or its log was cut off: it is never written",),
     )
 
 
