@@ -115,3 +115,41 @@ def test_every_fault_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[s
     file.write_text("offsets.storage=disk\nsocket.timeout.ms=soon\n")
     assert main(["config", "import", str(file)]) == EXIT_CONFIG
     assert len(capsys.readouterr().err.splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "written", "said"),
+    [
+        ("consumer.timeout.ms=-1", "left_out", None, "streams wait without limit, as they do here"),
+        ("consumer.timeout.ms=0", "left_out", None, "an application that needs a limit sets it where it waits"),
+        ("exclude.internal.topics=true", "left_out", None, "always so for a topic filter"),
+        ("exclude.internal.topics=false", "unsafe", None, "name them in [subscription] topics"),
+        ("socket.timeout.ms=0", "left_out", None, "there is no unlimited timeout"),
+        ("socket.timeout.ms=1", "changed", "1ms", "also for connecting to a broker"),
+        ("auto.commit.enable=true", "left_out", None, "always on"),
+        ("auto.commit.enable=false", "unsafe", None, "cannot be turned off"),
+        ("offsets.storage=kafka\ndual.commit.enabled=true", "same", True, ""),
+        ("offsets.storage=Kafka\ndual.commit.enabled=false", "unsafe", False, "only safe if all members"),
+        ("offsets.storage=ZooKeeper\ndual.commit.enabled=true", "left_out", None, "offsets.storage=kafka only"),
+        ("dual.commit.enabled=false", "left_out", None, "offsets.storage=kafka only"),
+        ("partition.assignment.strategy=range", "same", "range", ""),
+        ("partition.assignment.strategy=roundrobin", "unsafe", "roundrobin", "roundrobin-legacy"),
+        ("auto.offset.reset=smallest", "same", "smallest", ""),
+        ("auto.offset.reset=largest", "unsafe", "largest", "earlier records are skipped"),
+        ("fetch.min.bytes=0", "same", 1, ""),
+    ],
+)
+def test_what_each_value_becomes_and_what_is_said_of_it(line: str, kind: str, written: object, said: str) -> None:
+    imported = read(f"{LEAST}{line}\n".encode(), "consumer.properties")
+    key, _, value = line.rpartition("\n")[2].partition("=")
+    (note,) = (each for each in imported.notes if each.key == key)
+    assert (note.kind, note.value, note.given) == (kind, value, True)
+    assert said in note.explanation
+    assert bool(note.explanation) is bool(said)
+    table, _, name = (note.setting or ".").partition(".")
+    assert imported.settings.get(table, {}).get(name) == written
+
+
+def test_a_file_that_java_does_not_read_is_a_fault() -> None:
+    with pytest.raises(ConfigError, match=r"^consumer.properties: "):
+        read(LEAST.encode() + b"x=\\u12\n", "consumer.properties")
