@@ -6,6 +6,7 @@ import traceback
 
 import pytest
 
+from kzconsumer.errors import BrokersUnreachableError
 from kzconsumer.model import OffsetRange
 from kzconsumer_spark.executors.fetching import MOST_NAMED, BrokersOutageError, CorruptPartError, NotStorableError
 from kzconsumer_spark.worker.query import failure
@@ -47,3 +48,9 @@ def test_the_member_gets_the_batch_that_a_task_cannot_use() -> None:
 def test_an_outage_rejects_nothing() -> None:
     failed = failure(BATCH, wrapped(BrokersOutageError("broker 1 does not answer")))
     assert (failed.rejected, failed.outage) == ((), True)
+
+
+def test_a_driver_that_asks_brokers_for_topics_waits_for_them_as_a_task_does() -> None:
+    """In KRaft mode, where brokers say whether the topics are still those of the plans."""
+    failed = failure(BATCH, BrokersUnreachableError("127.0.0.1:9092: connection refused"))
+    assert (failed.outage, failed.error) == (True, "127.0.0.1:9092: connection refused")

@@ -28,7 +28,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener, StreamingQuer
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kzconsumer.display import some
-from kzconsumer.errors import DestinationWentBackError
+from kzconsumer.errors import BrokersUnreachableError, DestinationWentBackError
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.records.checksums import Contents
 from kzconsumer.registry.claim_record import Spans
@@ -169,8 +169,10 @@ def _said(error: BaseException, raised: type[Exception]) -> str | None:
 
 
 def failure(batch: RunBatch, error: BaseException) -> Failed:
-    """How the batch failed; if a task found no broker, that is the reason."""
+    """How the batch failed; if a task found no broker, or the driver none that knows the topics, that is the reason."""
     outage, named, corrupt = (_said(error, each) for each in (BrokersOutageError, NotStorableError, CorruptPartError))
+    if isinstance(error, BrokersUnreachableError):
+        outage = str(error)
     reason = outage[:1000] if outage is not None else first_line(error)
     rejected = tuple(error.records) if isinstance(error, RecordsRejectedError) else ()
     if named is not None and outage is None:
