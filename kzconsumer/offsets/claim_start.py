@@ -132,7 +132,8 @@ class Adopter:
         in_flight = plan
         begin = resume(stored, record.committed_until)
         if begin != stored:
-            way_out = f"kzconsumer offsets reset --to-offset {stored or 0}" if stored else "kzconsumer offsets reset"
+            where_to = f" GROUP --topic {partition.topic}:{partition.partition} --to-offset {stored}" if stored else ""
+            way_out = f"kzconsumer offsets reset{where_to}"
             reason = f"the group had committed up to {begin}; {way_out} consumes the records in between again"
             event, at = "stored offset moved back by another program", {"stored": stored, "continues_at": begin}
             log.error(event, **where, **at, reason=reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from kzconsumer.cli.main import main
 
 AT = ["--zookeeper", "zk"]
+ROOT = Path(__file__).parents[3]
+_RESET = re.compile(r"kzconsumer offsets reset[^`\n]* --(?:to|shift|by)-[^`\n]*")
 
 
 @pytest.mark.parametrize(
@@ -77,3 +80,11 @@ def test_a_file_without_a_group(tmp_path: Path, capsys: pytest.CaptureFixture[st
         main(["offsets", "import", str(file), *AT])
     assert ended.value.code == 2
     assert "the file names no group; give --group GROUP" in capsys.readouterr().err
+
+
+def test_every_reset_that_pages_and_messages_advise_says_of_which_topics() -> None:
+    """Without `--topic` or `--all-topics` it is refused."""
+    texts = [*ROOT.glob("docs/*.md"), *ROOT.glob("kzconsumer/**/*.py"), *ROOT.glob("plugins/*/kzconsumer_*/**/*.py")]
+    advised = [each for file in texts for each in _RESET.findall(file.read_text())]
+    assert len(advised) > 5
+    assert [each for each in advised if "--topic" not in each and "--all-topics" not in each] == []

@@ -287,7 +287,8 @@ async def test_offsets_that_no_consumer_can_continue_at_are_not_moved(
     assert len(shown["blocked"]) == 5
     error = await moving.refused("--to-kafka")
     for way_out in (
-        f"1 offset is outside the log: `kzconsumer offsets reset {unique} --to-current` moves offsets into it",
+        f"1 offset is outside the log: `kzconsumer offsets reset {unique} --all-topics --to-current` moves "
+        "offsets into it",
         "1 offset is unreadable",
         "1 offset is at a planned range",
         "1 offset is stored for an earlier topic of that name",

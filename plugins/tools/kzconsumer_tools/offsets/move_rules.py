@@ -31,8 +31,14 @@ Block = Literal[
 _OUTSIDE = "outside the log"
 _MISSING = "of a topic or partition that does not exist"
 _RESOLVED: Mapping[Block, tuple[str, str]] = {
-    "offset_after_log": (_OUTSIDE, "`kzconsumer offsets reset {group} --to-current` moves offsets into it"),
-    "offset_before_log": (_OUTSIDE, "`kzconsumer offsets reset {group} --to-current` moves offsets into it"),
+    "offset_after_log": (
+        _OUTSIDE,
+        "`kzconsumer offsets reset {group} --all-topics --to-current` moves offsets into it",
+    ),
+    "offset_before_log": (
+        _OUTSIDE,
+        "`kzconsumer offsets reset {group} --all-topics --to-current` moves offsets into it",
+    ),
     "planned_range": ("at a planned range", "start a member with its sink, which writes the range, and stop it"),
     "recreated_topic": (
         "stored for an earlier topic of that name",
