@@ -309,7 +309,7 @@ class PlanWorld:
             await anyio.sleep(self.random.uniform(0.1, 1.0))
             return
         owned = []
-        for claimed, progress, position, refusal in await Adopter(committer, self).adopt(claims):
+        for claimed, progress, position, refusal, *_ in await Adopter(committer, self).adopt(claims):
             if refusal:
                 self.refused += 1
                 await owners.release(claimed.fence)
@@ -334,7 +334,7 @@ class PlanWorld:
         if not isinstance(claimed, Claimed):  # blocked, or there is a plan that only a destination can finish
             await anyio.sleep(self.random.uniform(0.1, 1.0))
             return
-        ((_, progress, position, _),) = await Adopter(committer, None).adopt([(partition, INCARNATION, claimed)])
+        ((_, progress, position, *_),) = await Adopter(committer, None).adopt([(partition, INCARNATION, claimed)])
         assert position == claimed.stored, f"a stream begins at {position}, stored is {claimed.stored}"
         self.streamed += 1
         if position is None:
