@@ -113,7 +113,7 @@ class Model:
         for partition in set(self.waiting) - going:
             assert not self.large(partition)
             assert self.now - self.waiting[partition].since < longest / 2
-        assert full or any(self.now - self.waiting[p].since >= longest for p in going)
+        assert full or any(self.waiting[p].since + longest <= self.now for p in going)
         for partition in going:
             del self.waiting[partition]
 
