@@ -1,4 +1,4 @@
-"""One loop per broker fetches for all partitions it leads. Read `broker_fetcher`, then `decode_and_queue`.
+"""Per broker a loop, or several, fetches for all partitions it leads. Read `broker_fetcher`, then `decode_and_queue`.
 
 - When the next request goes out, and how long its answer may take: `broker_fetcher`. What is asked for: `fetch_set`
   (which partitions), `fetch_session` (which of them a request names), `throttle` (how many bytes, by limits and

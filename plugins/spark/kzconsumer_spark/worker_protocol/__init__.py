@@ -2,5 +2,5 @@
 
 `kafka_settings`: which of the member's settings the worker and its executors get, and which cannot go there.
 `column_options`: how key and value become columns. `spark_settings`: the Spark session (memory, time zone, what the
-user may not set).
+user may not set), and the compression of what tasks write.
 """
