@@ -301,6 +301,6 @@ class BrokerConnection:
         time = now()
         return (time >= self._good_until or time - self._used > _MOST_IDLE) and not self.transport.in_flight
 
-    def close(self) -> None:
-        """Close at once: calls in flight raise ConnectionLostError."""
-        self.transport.end("closed by us")
+    def close(self, why: str = "closed by us") -> None:
+        """Close at once: calls in flight raise ConnectionLostError, which says why."""
+        self.transport.end(why)

@@ -146,7 +146,7 @@ class Brokers:
         """
         for (number, _), connection in list(self.connections.items()):
             if number >= 0 and number not in ids:  # the id of an address in `[brokers] bootstrap` is negative
-                connection.close()
+                connection.close("closed: it is not registered any more")
 
     @property
     def refused(self) -> bool:

@@ -338,4 +338,6 @@ def test_a_broker_that_hangs_is_left_when_it_is_no_longer_registered() -> None:
         assert member.connector is not None
         positions = member.connector.positions
         assert group.world.pass_time(5, lambda: all(at.consumed >= ends[at.topic_partition] for at in positions()))
+        (lost,) = (each["reason"] for each in group.events if each["event"] == "broker lost")
+        assert str(lost).endswith("closed: it is not registered any more")
         group.brokers[0].set_silent(False)
