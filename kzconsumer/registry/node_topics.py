@@ -128,6 +128,8 @@ class NodeTopics:
         # created or deleted since: both change the counts of the node above. They are read first: what happens later
         # changes them again. They are compared within one connection only, as in `OwnedPartitions.verify`.
         names, connection = list(topics), self._session.connections
+        if not names:
+            return {}
         above = await self._session.exists(paths.BROKER_TOPICS)
         counts = (connection, above.czxid, above.cversion) if above is not None else None
         if counts is None or counts != self._counts or connection != self._session.connections:

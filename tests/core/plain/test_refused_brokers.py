@@ -35,7 +35,7 @@ class Open(BrokerConnection):
     def worn_out(self) -> bool:
         return False
 
-    def close(self) -> None:
+    def close(self, *args: object, **kwargs: object) -> None:
         pass
 
 

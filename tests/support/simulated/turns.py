@@ -108,9 +108,9 @@ class Turns:
             if self._state(member, held, partition) != turn.state:
                 del turns[partition]
             elif partition in member.connector.paused or any(
-                each.may_send_nothing(partition) for each in self._brokers
+                each.may_send_nothing(partition) or each.quota is not None for each in self._brokers
             ):
-                turn.asked = now
+                turn.asked = now  # by a quota, the answers for others may take longer
             elif turn.requests > 1 and turn.state[1] in threads and now - turn.asked > PATIENCE:
                 self._promises.violated(f"{member.name} asks for others and not for {partition}")
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
+from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.command_line import CommandLine
+from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session
 
 
@@ -84,8 +85,9 @@ async def the_same_from_brokers(
 
 
 async def test_the_nodes_of_a_kafka_0_7_cluster(
-    zookeeper: ZooKeeperServer, unique: str, capsys: pytest.CaptureFixture[str]
+    servers: Servers, unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    zookeeper = servers.zookeeper
     async with session(zookeeper.connect) as setting:
         for path, data in {
             "brokers/ids/0": b"host-1329780000000:host:9092",

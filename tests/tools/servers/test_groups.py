@@ -171,7 +171,7 @@ async def test_more_streams_than_partitions_and_offsets(
         assert [each["stored"] for each in found["partitions"]] == [17, None]
         shown = (await kzconsumer("groups", "describe", "--config", str(file))).out
         assert "Offsets after the end of a truncated or recreated log" in shown
-        assert ["-", "1", "-", unique] in [line.split() for line in shown.splitlines()]
+        assert ["-", "1", "-", unique, "never", "committed"] in [line.split() for line in shown.splitlines()]
         configured = settings(cluster.connect, unique, group={"id": unique, "consumer_id": "me"})
         async with reader(configured, {unique: 4}) as member:
             await until(lambda: len(member.owned) == 2)
