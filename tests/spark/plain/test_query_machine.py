@@ -164,7 +164,7 @@ def test_a_batch_of_the_checkpoint_whose_topic_was_created_again(tmp_path: Path)
         group.logs.burst(7)
         query.run(options, all_committed(query, group))
         reason = "topic t was deleted and created again after its ranges were planned"
-        assert lost(group) == [(number, 0, 40, reason) for number in range(2)]
+        assert sorted(lost(group)) == [(number, 0, 40, reason) for number in range(2)]
         assert query.batches[0] == []
         assert_all_once(query, group)
 

@@ -48,6 +48,10 @@ class Strays:
                 yield session, partition
 
     def _excused(self) -> bool:
-        """Members wait, whatever they have, while no broker is registered or a registration is unreadable."""
-        nodes, paths = self._promises.ensemble.tree.nodes, self._promises.paths
-        return not nodes[BROKER_IDS].children or paths.member("unreadable") in nodes
+        """Members wait, whatever they have, while no broker is registered or a registration is unreadable.
+
+        While ZooKeeper postpones most requests, those that claim or release a share may need longer, too.
+        """
+        ensemble, paths = self._promises.ensemble, self._promises.paths
+        nodes = ensemble.tree.nodes
+        return ensemble.throttled > 0.5 or not nodes[BROKER_IDS].children or paths.member("unreadable") in nodes
