@@ -33,6 +33,7 @@ def test_a_reload_before_the_daemon_runs_does_not_end_it(
 ) -> None:
     """The daemon gets it. At a terminal the signal says that the terminal is gone, as for every program."""
     noted: list[int] = []
+    at_first = signal.signal(signal.SIGHUP, lambda number, frame: noted.append(number))  # without it, this process ends
     before = signal.getsignal(signal.SIGHUP)
 
     def look(settings: Settings) -> Sink:
@@ -49,9 +50,12 @@ def test_a_reload_before_the_daemon_runs_does_not_end_it(
     monkeypatch.setattr("kzconsumer.service.daemon.run", run)
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: terminal))
     file.write_text(GOOD)
-    assert kzconsumer("run", str(file)).status == 0
+    try:
+        assert kzconsumer("run", str(file)).status == 0
+        assert signal.getsignal(signal.SIGHUP) is before
+    finally:
+        signal.signal(signal.SIGHUP, at_first)
     assert noted == ([False, 0] if terminal else [True, 1])
-    assert signal.getsignal(signal.SIGHUP) is before
 
 
 def test_without_a_word_the_help_is_printed() -> None:
