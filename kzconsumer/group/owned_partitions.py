@@ -85,6 +85,7 @@ class OwnedPartitions:
     def positions(self) -> list[Position]:
         """The positions of every owned partition."""
         self._checkpoint()
+        rate_limited = self._fetchers.rate_limited  # of the member, not of one partition
         return [
             Position(
                 topic=partition.topic,
@@ -106,7 +107,7 @@ class OwnedPartitions:
                 failed=claim.fetch.failed,
                 high_watermark_at=claim.fetch.high_watermark_at,
                 held_back=claim.fetch.held_back,
-                rate_limited=self._fetchers.rate_limited,
+                rate_limited=rate_limited,
                 hole_until=claim.fetch.empty.hole_until,
             )
             for partition, claim in sorted(self.claims.items())

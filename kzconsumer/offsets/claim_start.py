@@ -173,8 +173,8 @@ class Adopter:
         # The version of a claim record grows with each claim, and members never delete one. So a record that is no
         # newer now than when we lost the partition was deleted, or is of a copy of ZooKeeper. Nor is that an operator's
         # reset: the tools change no group that has members, and with our session it has one. Of an earlier session
-        # nothing is kept. All that is before our offset was processed, whoever has owned the partition since. A range
-        # that we had planned may be published: it is planned again.
+        # nothing is kept. Every record before our offset has been processed, whichever member has owned the partition
+        # since. A range that we had planned may be published: it is planned again.
         lost = self._committer.lost(partition)
         if lost is None or lost.offset is None or claimed.fence.record_version > lost.fence.record_version:
             return None

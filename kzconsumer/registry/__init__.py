@@ -4,6 +4,6 @@
   (also which owner blocks a claim), `group_records` (registrations of members, the run, ids of topics).
 - Claims and releases, each a transaction; the stored offset that is found: `claim_transactions`.
 - Topics, brokers and their listeners: `node_topics` reads nodes, `broker_topics` asks brokers (Metadata, and which
-  topic an id means), and `cluster_topics` chooses one of them. `cluster` opens the session, tells which cluster it is,
+  topic an id means), and `cluster_topics` chooses one of them. `cluster` opens the session, identifies the cluster,
   and finds brokers.
 """

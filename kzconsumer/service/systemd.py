@@ -116,18 +116,18 @@ class ServiceReport:
 
     def starting(self, phase: str, at_most: float | None = None) -> None:
         """Before the member has joined. Extends the timeout by `at_most` seconds, or repeatedly without it."""
-        self._health.phase, self._health.joining = phase, None
+        self._health.phase = phase
         self._extension = (lambda: EXTENSION) if at_most is None else None
         self._send(EXTEND_TIMEOUT_USEC=_microseconds(EXTENSION if at_most is None else at_most))
 
     def joining(self, sessions: Sessions) -> None:
         """The status says what they wait for."""
+        self._health.sessions = sessions
         self.starting(JOINING)
-        self._health.joining = sessions
 
     def ready(self, sessions: Sessions) -> None:
         """The first rebalance is complete."""
-        self._health.phase, self._health.joining, self._health.sessions = "", None, sessions
+        self._health.phase, self._health.sessions = "", sessions
         self._extension = None
         self._send(READY=1)
 
@@ -141,7 +141,7 @@ class ServiceReport:
 
     def stopping(self, deadline: float) -> None:
         """The process ends at `deadline` at the latest."""
-        self._health.phase, self._health.joining = "stopping", None
+        self._health.phase = "stopping"
         self._extension = lambda: max(deadline - now(), 0.0) + EXTENSION
         self._send(STOPPING=1, EXTEND_TIMEOUT_USEC=_microseconds(self._extension()))
 

@@ -27,10 +27,8 @@ class Health:
         """What the daemon does; empty while it consumes."""
         self.note = ""
         """Appended to the status: what the last reload left to do."""
-        self.joining: Sessions | None = None
-        """Set while the phase is that the member joins."""
         self.sessions: Sessions | None = None
-        """Set when the member has joined."""
+        """Set when the member begins to join."""
         self.total: Callable[[], Total] | None = None
         """How far the owned partitions are behind; set by the observer."""
         self._stall = StallDetection()
@@ -46,7 +44,9 @@ class Health:
         return f"{status}; {self.note}" if self.note else status
 
     def _starting_or_stopping(self) -> str:
-        waits_for = (self.joining.waits_for or "; ".join(self.joining.refusals)) if self.joining is not None else ""
+        waits_for = ""
+        if self.phase == JOINING and self.sessions is not None:
+            waits_for = self.sessions.waits_for or "; ".join(self.sessions.refusals)
         return f"{self.phase}: {waits_for}" if waits_for else self.phase
 
     def _consuming(self, behind: Total | None) -> str:

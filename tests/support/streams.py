@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import TypeVar
 
 import pyarrow as pa
+import pytest
 
 from kzconsumer.consumer import KafkaStream
 from kzconsumer.offsets.progress import Chunk, Progress
@@ -54,3 +55,13 @@ def done(progress: Progress, stream: HeldStream) -> int:
     stream.cursor.checkpoint()
     assert progress.processed <= progress.consumed
     return progress.processed
+
+
+async def assert_close_ends_a_wait(stream: HeldStream) -> None:
+    """For a message; the iteration ends."""
+    waiting = asyncio.ensure_future(anext(aiter(stream)))
+    await asyncio.sleep(0)
+    stream.cursor.close()
+    with pytest.raises(StopAsyncIteration):
+        async with asyncio.timeout(LIMIT):
+            await waiting

@@ -22,6 +22,9 @@ class Span(NamedTuple):
     first: int
     until: int
 
+    def overlaps(self, other: Span) -> bool:
+        return self.first < other.until and other.first < self.until
+
 
 class Item(NamedTuple):
     """`is_fixed`: it cannot become part of another one yet."""

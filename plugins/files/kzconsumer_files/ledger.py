@@ -216,7 +216,7 @@ class Ledger:
         for part in parts:
             line = named(range_name(part)).line
             own = Span(part.first, part.until)
-            touched = self._items.folded_contents(line, lambda span, own=own: _overlap(span, own))  # type: ignore[misc]
+            touched = self._items.folded_contents(line, own.overlaps)
             try:
                 require_apart(part, entries[line], (run for _, folded in touched for run in folded.runs), later[line])
             except RangeOverlap as error:
@@ -245,10 +245,6 @@ def _before(line: str, epochs: Mapping[str, list[tuple[int, str]]]) -> list[str]
     """Those lines in `epochs` that are of an earlier epoch of the same partition and incarnation."""
     of, _, epoch = line.rpartition(".")
     return [earlier for each, earlier in epochs.get(of, ()) if each < int(epoch)]
-
-
-def _overlap(one: Span, other: Span) -> bool:
-    return one.first < other.until and other.first < one.until
 
 
 # Folding: entries of consecutive ranges become few items, so that a ledger stays small at any age. It needs no lock:

@@ -97,7 +97,8 @@ class ObjectLedger:
                 self._require(followed, settled)
             try:
                 require_apart(part, [each.span for each in ahead if each.line in lines])
-                other = next((each for each in settled if each.first < part.until and part.first < each.until), None)
+                own = Span(part.first, part.until)
+                other = next((each for each in settled if each.overlaps(own)), None)
                 if other is not None and not self.has(part):
                     raise RangeOverlap(part, other, settled[-1].until)
             except RangeOverlap as error:

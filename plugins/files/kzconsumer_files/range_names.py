@@ -282,13 +282,13 @@ def require_apart(
     A range within a folded span counts as published: the bounds of the ranges in a folded span are unknown. `later` are
     published under later epochs: the group's nodes are of before a reset, and its records would be there twice.
     """
-    others, folded, later = list(others), list(folded), list(later)
+    own, others, folded, later = Span(part.first, part.until), list(others), list(folded), list(later)
     if any(other.first <= part.first and part.until <= other.until for other in folded):
         return
     end = max((each.until for each in (*others, *folded, *later)), default=0)
     for other in (*others, *folded):
-        if other != (part.first, part.until) and other.first < part.until and part.first < other.until:
+        if other != own and other.overlaps(own):
             raise RangeOverlap(part, other, end)
     for other in later:
-        if other.first < part.until and part.first < other.until:
+        if other.overlaps(own):
             raise RangeOverlap(part, other, end, later=True)

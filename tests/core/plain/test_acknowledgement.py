@@ -16,7 +16,7 @@ from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.streams.cursor import StreamCursor, Unacknowledged
 from tests.support.chunks import TOPIC, LeaseInHand, chunk, hole, progress, put
 from tests.support.reachable import reachable
-from tests.support.streams import LIMIT, HeldStream, rows, stream_of, take
+from tests.support.streams import LIMIT, HeldStream, assert_close_ends_a_wait, rows, stream_of, take
 
 
 def explicit(*chunks: Chunk, most: int = 1_000) -> HeldStream:
@@ -224,12 +224,7 @@ async def test_close_ends_a_wait_for_acknowledgements() -> None:
     claim = progress()
     stream = explicit(chunk(claim, 0, 20), most=3)
     await take(aiter(stream), 3)
-    waiting = asyncio.ensure_future(anext(aiter(stream)))
-    await asyncio.sleep(0)
-    stream.cursor.close()
-    with pytest.raises(StopAsyncIteration):
-        async with asyncio.timeout(LIMIT):
-            await waiting
+    await assert_close_ends_a_wait(stream)
 
 
 async def test_a_long_wait_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,8 +76,8 @@ class Queue:
     def flush(self, timeout: float) -> int:
         if self.outcome == "silent":
             return len(self.held)
-        for value, told in self.held:
-            told("broken" if self.outcome == "failed" else None, None)
+        for value, callback in self.held:
+            callback("broken" if self.outcome == "failed" else None, None)
             self.sent.append(value)
         self.held.clear()
         return 0

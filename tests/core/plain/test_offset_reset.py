@@ -138,7 +138,7 @@ async def test_a_shorter_log_of_a_topic_that_was_created_again_is_not_truncated(
 async def test_a_position_that_the_log_has_is_kept_though_the_broker_refuses_it(
     policy: str, replayable: bool, begin: int
 ) -> None:
-    """Nothing is skipped or comes again: a new leader may not know yet what is in tiered storage, nor its log's end."""
+    """No record is skipped or read twice. A new leader may not yet know what is in tiered storage nor its log's end."""
     logs, state = Ends(begin, 60), state_at(50)
     state.progress.restart(50, 3)
     reset = OffsetReset(

@@ -326,7 +326,7 @@ def test_a_batch_that_is_too_large_is_asked_for_whole_and_passed_over_only_if_so
 
 
 def test_a_corrupt_batch_is_not_passed_over_unless_it_is_seen_what_follows_it() -> None:
-    """It is asked for with ever more bytes, up to the largest batch: then nothing tells where to go on."""
+    """It is asked for again, each time for more bytes, up to the largest batch. Then nobody knows where to go on."""
     sizes: list[int] = []
     whole = record_batch([Record(None, b"v")] * 5, base_offset=0)
     damaged = whole[:-1] + bytes([whole[-1] ^ 1])

@@ -15,7 +15,7 @@ from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue
 from kzconsumer.streams.cursor import LOOK_SECONDS, LOT_ROWS, StreamCursor
 from kzconsumer.zookeeper.session import Lease
 from tests.support.chunks import LeaseInHand, chunk, hole, progress, put
-from tests.support.streams import LIMIT, HeldStream, done, rows, stream_of, take, take_offsets
+from tests.support.streams import LIMIT, HeldStream, assert_close_ends_a_wait, done, rows, stream_of, take, take_offsets
 
 
 async def test_drop_takes_back_messages_that_were_not_handed_out() -> None:
@@ -118,13 +118,7 @@ async def test_close_ends_every_iteration() -> None:
 
 
 async def test_close_ends_a_wait() -> None:
-    stream = stream_of()
-    waiting = asyncio.ensure_future(anext(aiter(stream)))
-    await asyncio.sleep(0)
-    stream.cursor.close()
-    with pytest.raises(StopAsyncIteration):
-        async with asyncio.timeout(LIMIT):
-            await waiting
+    await assert_close_ends_a_wait(stream_of())
 
 
 async def test_close_keeps_processed_positions() -> None:

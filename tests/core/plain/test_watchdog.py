@@ -20,10 +20,10 @@ class Listening(Manager):
     def __init__(self, watchdog: float) -> None:
         super().__init__("@watchdog", watchdog)
         self.fed: list[float] = []
-        self.told: list[dict[str, Field]] = []
+        self.sent: list[dict[str, Field]] = []
 
     def send(self, **fields: Field) -> None:
-        self.told.append(fields)
+        self.sent.append(fields)
         if "WATCHDOG" in fields:
             self.fed.append(now())
 
@@ -60,13 +60,13 @@ def test_each_report_has_the_status_of_its_moment() -> None:
             ("stopping; refused: x", lambda: report.stopping(world.now + 9.0)),
         ]
         for phase, tell in reports:
-            manager.told.clear()
+            manager.sent.clear()
             tell()
             world.pass_time(3.0)
-            assert len(manager.told) > 1, "it is repeated"
-            assert {each["STATUS"] for each in manager.told} == {phase}
+            assert len(manager.sent) > 1, "it is repeated"
+            assert {each["STATUS"] for each in manager.sent} == {phase}
         task.cancel()
         world.pass_time(1.0)
         world.end(process)
     report.ended("no brokers")
-    assert manager.told[-1] == {"STOPPING": 1, "STATUS": "failed: no brokers"}
+    assert manager.sent[-1] == {"STOPPING": 1, "STATUS": "failed: no brokers"}

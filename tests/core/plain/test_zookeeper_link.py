@@ -60,29 +60,11 @@ class Recorded:
 
 @asynccontextmanager
 async def served(answers: Sequence[bytes]) -> AsyncIterator[int]:
-    """The port of a server that sends these on each connection, one for each frame."""
+    """The port of a server that sends these on each connection, one for each frame. All are closed at the end."""
+    connections: list[asyncio.Event] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            for answer in answers:
-                await reader.read(65536)
-                writer.write(answer)
-            await reader.read()
-            writer.close()
-
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        yield server.sockets[0].getsockname()[1]
-
-
-@asynccontextmanager
-async def link_to(
-    *answers: bytes, on_event: Callable[[bytes], None] = lambda body: None
-) -> AsyncIterator[tuple[Link, list[int]]]:
-    """A link to a server that sends the given responses, one for each frame it receives."""
-
-    ended = asyncio.Event()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(ended := asyncio.Event())
         with contextlib.suppress(OSError):
             for answer in answers:
                 await reader.read(65536)
@@ -93,9 +75,22 @@ async def link_to(
             await writer.wait_closed()
         ended.set()
 
-    zxids: list[int] = []
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
+        try:
+            yield server.sockets[0].getsockname()[1]
+        finally:
+            with anyio.fail_after(5):
+                for ended in connections:
+                    await ended.wait()
+
+
+@asynccontextmanager
+async def link_to(
+    *answers: bytes, on_event: Callable[[bytes], None] = lambda body: None
+) -> AsyncIterator[tuple[Link, list[int]]]:
+    """A link to a server that sends the given responses, one for each frame it receives."""
+    zxids: list[int] = []
+    async with served(answers) as port:
         link = None
         try:
             link, _ = await Link.open("127.0.0.1", port, b"hello", timeout=2, on_event=on_event, on_zxid=zxids.append)
@@ -103,8 +98,6 @@ async def link_to(
         finally:
             if link:
                 link.abort("the test is over")
-            with anyio.fail_after(5):
-                await ended.wait()
 
 
 async def test_replies_and_events_come_in_the_order_of_the_bytes() -> None:
