@@ -18,7 +18,7 @@ import signal
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import pytest
 import structlog
@@ -269,6 +269,21 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for name, value in report.user_properties:
             if name == "seed":
                 terminalreporter.line(f"seed of {report.nodeid}: {value}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_exit_of_the_test_process() -> Iterator[None]:
+    """The command ends its process where a thread goes on. Here that is a failure: it would end other tests silently."""
+    exit_at_once, tests = os._exit, os.getpid()
+
+    def fail(status: int) -> NoReturn:
+        if os.getpid() != tests:  # a fork
+            exit_at_once(status)
+        raise AssertionError(f"a test ended its own process with status {status}")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "_exit", fail)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -48,6 +48,7 @@ def test_a_reload_before_the_daemon_runs_does_not_end_it(
 
     monkeypatch.setattr("kzconsumer.sinks.capabilities.look_at_sink", look)
     monkeypatch.setattr("kzconsumer.service.daemon.run", run)
+    monkeypatch.setattr("kzconsumer.cli.verbs._ended", int)  # a thread of an earlier test would end this process
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: terminal))
     file.write_text(GOOD)
     try:
