@@ -273,7 +273,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_exit_of_the_test_process() -> Iterator[None]:
-    """The command ends its process where a thread goes on. Here that is a failure: it would end other tests silently."""
+    """The command ends its process where a thread goes on. Here that fails: other tests would end silently."""
     exit_at_once, tests = os._exit, os.getpid()
 
     def fail(status: int) -> NoReturn:
