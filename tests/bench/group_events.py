@@ -40,6 +40,9 @@ KEPT, MOVED = range(PARTITIONS // 2), range(PARTITIONS // 2, PARTITIONS)
 BEFORE = 1.0
 """How long the flow is observed before an event, to know its gaps without one."""
 AFTER = 0.5
+APART = 1.5
+"""Between a member's own start and the next one's: what is timed is a change of a group at rest. Our members wait for
+80 ms more where two changes are less than a second apart (`Calm`)."""
 LIMIT = 40.0
 
 BODY = 0.001
@@ -149,6 +152,7 @@ async def _busy(servers: Servers, cluster: Cluster, kind: str, name: str, folder
         tasks.start_soon(group.owners.watch, zookeeper, name, name, PARTITIONS)
         with group.member("a", BODY) as first:
             await until(lambda: bool(first.delivered), LIMIT)
+            await anyio.sleep(APART)
             with group.member("b", BODY) as second:
                 path = f"/consumers/{name}/ids/{second.consumer}"
                 await until(lambda: group.owners.holds(second.consumer) == set(MOVED), LIMIT)
@@ -169,6 +173,7 @@ async def _steady(
         with flow(cluster, name, PARTITIONS) as records, group.member("a") as first:
             await until(lambda: len(first.since(0, range(PARTITIONS))) == PARTITIONS, LIMIT)
             if JOIN in events or STOP in events:
+                await anyio.sleep(APART)
                 with group.member("b") as second:
                     found |= await _join(group, zookeeper, first, second)
                     if STOP in events:
