@@ -122,7 +122,7 @@ def lags(reading: ExporterReading, group: str = "a") -> Counter[int | None]:
 
 def test_a_reading_asks_each_leader_once() -> None:
     """Of so many partitions."""
-    topics = extent(10, 50)
+    topics = extent(4, 50)
     with followed(topics, 100, "a") as cluster:
         assert lags(cluster.reading()) == {END - STORED: 100 * topics}
         before = cluster.asked

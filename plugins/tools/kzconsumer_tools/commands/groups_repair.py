@@ -44,7 +44,7 @@ from kzconsumer_tools.groups.diagnosis import (
     restoration,
     verified,
 )
-from kzconsumer_tools.groups.group_nodes import require_no_members
+from kzconsumer_tools.groups.group_nodes import members_present, require_no_members
 from kzconsumer_tools.node_changes import SavedNode, read_nodes
 from kzconsumer_tools.tables.group_tables import repair_table, symptoms_table, verified_table
 
@@ -156,7 +156,7 @@ async def delete_nodes(arguments: argparse.Namespace, at: ClusterOption, group: 
             undo = write_undo(arguments.undo, group, undo_of_removal(nodes, changes))
             topics = [arguments.topic] if arguments.topic else nodes.topics
             await apply_changes(access.session, GroupPaths(group), single(changes), topics=topics)
-    return repair_result(nodes, changes, undo, executed=undo is not None)
+    return repair_result(group, changes, undo, executed=undo is not None, in_use=members_present(nodes))
 
 
 def run_clean(arguments: argparse.Namespace) -> int:
@@ -184,7 +184,7 @@ async def clean_nodes(arguments: argparse.Namespace, at: ClusterOption, group: s
             live = bool(nodes.registrations)
             await apply_changes(access.session, GroupPaths(group), single(rest), topics=topics, with_members=live)
     reasons = {each.path: each.reason for each in found}
-    return repair_result(nodes, [*unheld, *rest], undo, executed=undo is not None, reasons=reasons)
+    return repair_result(group, [*unheld, *rest], undo, executed=undo is not None, reasons=reasons)
 
 
 def run_restore(arguments: argparse.Namespace) -> int:
@@ -218,7 +218,7 @@ async def restore_nodes(
             require_no_members(nodes)
             await make_parents(access.session, changes)
             await apply_changes(access.session, GroupPaths(group), single(changes))
-    return repair_result(nodes, changes, None, executed=executed)
+    return repair_result(group, changes, None, executed=executed, in_use=members_present(nodes))
 
 
 def _show_repair(arguments: argparse.Namespace, result: RepairResult) -> int:

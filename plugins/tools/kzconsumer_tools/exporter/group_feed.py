@@ -147,7 +147,7 @@ def _findings(seen: SeenGroup) -> list[Finding]:
             "it is of an earlier topic of that name",
             _unknown(seen, "offset of an earlier topic"),
         ),
-        ("topic_gone", "that do not exist have offsets", "groups clean", [p for p in seen.partitions if p.found.gone]),
+        ("topic_gone", "that the cluster does not have", "groups clean", [p for p in seen.partitions if p.found.gone]),
         ("offsets_lost", "lost records", "retention", [p for p in seen.partitions if p.found.lost]),
     ]
     for id, what, why, chosen in kinds:

@@ -26,7 +26,7 @@ from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.operations import Node
 from kzconsumer_tools.groups.advice import Problem, Symptom, examined
 from kzconsumer_tools.groups.group_lag import LogRange, Logs, Standing, partition_lags, partitions_of
-from kzconsumer_tools.groups.group_nodes import GroupFacts, GroupNodes, facts, members_present, record_of
+from kzconsumer_tools.groups.group_nodes import GroupFacts, GroupNodes, facts, record_of
 from kzconsumer_tools.node_changes import NodeChange, SavedNode, kept_content, partition_of
 
 
@@ -317,7 +317,10 @@ class ChangedNode(msgspec.Struct, frozen=True):
 
 
 class RepairResult(msgspec.Struct, frozen=True):
-    """The result of `delete`, `clean` and `restore`. `in_use`: why the group must not be changed now, else None."""
+    """The result of `delete`, `clean` and `restore`. `in_use`: why the group must not be changed now, else None.
+
+    `clean` changes nothing that a member has: it may be used at any time.
+    """
 
     group: str
     executed: bool
@@ -327,19 +330,20 @@ class RepairResult(msgspec.Struct, frozen=True):
 
 
 def repair_result(
-    nodes: GroupNodes,
+    group: str,
     changes: Sequence[NodeChange],
     undo: Path | None,
     *,
     executed: bool,
+    in_use: str | None = None,
     reasons: Mapping[str, str] | None = None,
 ) -> RepairResult:
     """`reasons`: path -> why the node changes."""
     return RepairResult(
-        group=nodes.group,
+        group=group,
         executed=executed,
         undo=str(undo) if undo is not None else None,
-        in_use=members_present(nodes),
+        in_use=in_use,
         nodes=tuple(
             ChangedNode(each.path, _text(each.before), _text(each.after), (reasons or {}).get(each.path))
             for each in changes
