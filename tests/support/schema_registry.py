@@ -20,6 +20,8 @@ class SchemaRegistry:
     def __init__(self) -> None:
         self.by_id: dict[int, dict[str, Any]] = {}
         self.subjects: dict[str, list[int]] = {}
+        self.deleted: set[str] = set()
+        """Subjects whose versions are shown on request only; their schemas keep their ids."""
         self.asked: list[str] = []
         self.authorizations: list[str | None] = []
         self.fail_next = 0
@@ -31,11 +33,14 @@ class SchemaRegistry:
         self.subjects.setdefault(subject, []).append(number)
 
     def answer(self, path: str) -> dict[str, Any] | None:
-        match path.strip("/").split("/"):
+        where, _, query = path.partition("?")
+        match where.strip("/").split("/"):
             case ["schemas", "ids", number]:
                 return self.by_id.get(int(number))
             case ["subjects", subject, "versions", version]:
                 versions = self.subjects.get(unquote(subject), [])
+                if unquote(subject) in self.deleted and query != "deleted=true":
+                    return None
                 if not versions or (version != "latest" and int(version) > len(versions)):
                     return None
                 found = versions[-1 if version == "latest" else int(version) - 1]

@@ -38,6 +38,23 @@ def test_the_first_writer_wins_and_a_different_result_is_reported(tmp_path: Path
     assert not list((tmp_path / "_attempts").iterdir())
 
 
+def test_an_attempt_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk would otherwise have one part of a file more with each attempt."""
+    quarantine = Quarantine(tmp_path)
+
+    def full(table: pa.Table, file: Path, **options: object) -> None:
+        file.write_bytes(b"PAR1")
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pq, "write_table", full)
+        with pytest.raises(OSError, match="no space left"):
+            quarantine.put(PART, bad(5, 3))
+    assert not [each for each in tmp_path.rglob("*") if each.is_file() and each.suffix != ".lock"]
+    quarantine.put(PART, bad(5, 3))
+    quarantine.close()
+
+
 def test_bad_records_are_on_disk_before_the_others_are_written(tmp_path: Path) -> None:
     with watched_disk(tmp_path) as disk:
         quarantine = Quarantine(tmp_path / "of" / "records")

@@ -68,10 +68,21 @@ def test_schemas_that_refer_to_others_are_read_with_them_each_once(registry: Sch
     }
     both = [{"name": "Middle", "subject": "middle", "version": 1}, *refers]
     registry.register("outer", 4, outer, references=both)
+    registry.deleted.add("inner")
     found = Registry(RegistryOptions(url=registry.url)).by_id(4)
     inner = fields("n")
     assert found.type == pa.struct([("m", pa.struct([("i", inner)])), ("i", inner)])
-    assert registry.asked == ["/schemas/ids/4", "/subjects/middle/versions/1", "/subjects/inner/versions/1"]
+    there = [f"/subjects/{each}/versions/1?deleted=true" for each in ("middle", "inner")]
+    assert registry.asked == ["/schemas/ids/4", *there]
+
+
+def test_records_whose_schema_refers_to_one_that_is_gone_are_not_bad(registry: SchemaRegistry) -> None:
+    """The id is registered: that another one is not is a fault of the registry."""
+    registry.register("outer", 4, record("x"), references=[{"name": "Inner", "subject": "inner", "version": 1}])
+    said = rf"^schema registry {registry.url}: subject inner version 1 is not registered, to which schema id 4 refers$"
+    frame: Any = Heads(head(4))
+    with pytest.raises(RegistryError, match=said):
+        decoding(registry).decoders(frame)
 
 
 @pytest.mark.parametrize("failures", [0, 3, 4])
@@ -108,6 +119,8 @@ def test_who_asks_is_said_with_the_password_of_the_file(registry: SchemaRegistry
         ({"schema": "{"}, "schema id 1: Expecting property name"),
         ({"schema": '"Nobody"'}, "schema id 1: not an Avro schema: "),
         ({"other": 1}, "schema id 1: 'schema'"),
+        ({"schema": None}, "schema id 1: the JSON object must be str"),
+        ({"schema": '"int"', "references": [{"name": "X"}]}, "schema id 1: 'subject'"),
         ([1], "schema id 1: the answer is not JSON"),
     ],
 )

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kzconsumer.durable_files import put_in_place, staged_name, sync_directory, sync_file
+from kzconsumer.durable_files import publish, staged_name, sync_file
 from kzconsumer_files.private_directory import PrivateDirectory, sweep
 from kzconsumer_files.range_names import data_file
 from kzconsumer_spark.worker_protocol.messages import BatchRange
@@ -40,10 +40,12 @@ class Quarantine:
         bad = bad.sort_by("offset")
         offsets: list[Any] = bad.column("offset").to_pylist()
         staged = staged_name(self._staging.path / final.name)
-        pq.write_table(bad, staged, compression="snappy")
-        sync_file(staged)
-        put_in_place(staged, final)
-        sync_directory(self._path)
+        try:
+            pq.write_table(bad, staged, compression="snappy")
+            sync_file(staged)
+            publish(staged, final)
+        finally:
+            staged.unlink(missing_ok=True)  # of an attempt that failed: the disk may be full
         self.require_same(part, offsets)
 
     def require_same(self, part: BatchRange, offsets: list[Any]) -> None:

@@ -69,8 +69,9 @@ class _Columns:
         while True:
             name = self._name()
             inside = f"{path}.{name}" if path else name
-            if (other := spelled.setdefault(name.lower(), inside)) is not inside:
+            if (other := spelled.get(name.lower())) is not None:
                 self._faults.append(f"columns {other} and {inside} are one to Spark, which ignores case")
+            spelled[name.lower()] = inside
             self._has(":")
             self._read_type(inside)
             if self._has("not"):

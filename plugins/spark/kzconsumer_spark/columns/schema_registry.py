@@ -64,18 +64,23 @@ class Registry:
         if answer.get("schemaType", "AVRO") != "AVRO":
             raise RegistryError(f"schema registry {self._url}: {what} is {answer['schemaType']}, not Avro")
         referred: dict[str, Any] = {}
-        self._refer(answer, referred)
         try:
+            self._refer(answer, referred)
             return AvroSchema(json.loads(answer["schema"]), tuple(referred.values()))
-        except (Unsupported, ValueError, KeyError) as error:
+        except NotRegistered as error:  # of another one: this one is registered, and its records are not bad
+            raise RegistryError(f"{error}, to which {what} refers") from error
+        except (Unsupported, ValueError, LookupError, TypeError) as error:
             raise RegistryError(f"schema registry {self._url}: {what}: {error}") from error
 
     def _refer(self, answer: dict[str, Any], found: dict[str, Any]) -> None:
-        """Collect the referenced schemas, each after those it refers to itself."""
+        """Collect the referenced schemas, each after those it refers to itself.
+
+        Those that are deleted, too: records remain that were written with them.
+        """
         for reference in answer.get("references") or ():
             subject, version = reference["subject"], reference["version"]
             if reference["name"] not in found:
-                path = f"/subjects/{quote(subject, safe='')}/versions/{version}"
+                path = f"/subjects/{quote(subject, safe='')}/versions/{version}?deleted=true"
                 other = self._get(path, f"subject {subject} version {version}")
                 self._refer(other, found)
                 found[reference["name"]] = json.loads(other["schema"])
