@@ -203,15 +203,18 @@ class Ledger:
         entries: dict[str, list[Span]] = {named(range_name(part)).line: [] for part in parts}
         later: dict[str, list[Span]] = {line: [] for line in entries}
         epochs = _epochs(entries)
+        later_lines: dict[str, list[str]] = {}
         for name in (*decided, *os.listdir(self._items.state)):
             if (entry := parsed(name)) is not None:
                 if entry.line in entries:
                     entries[entry.line].append(entry.span)
-                for line in _before(entry.line, epochs):
+                for line in (earlier := _before(entry.line, epochs)):
                     later[line].append(entry.span)
-        for folded_line in self._items.folded_lines():
-            for line in _before(folded_line, epochs):
-                later[line] += [run for _, folded in self._items.folded_contents(folded_line) for run in folded.runs]
+                    later_lines[entry.line] = earlier
+        for later_line, earlier in later_lines.items():  # with entries, as each folded line has them
+            runs = [run for _, folded in self._items.folded_contents(later_line) for run in folded.runs]
+            for line in earlier:
+                later[line] += runs
         found: dict[RangeIdentity, RangeOverlap] = {}
         for part in parts:
             line = named(range_name(part)).line

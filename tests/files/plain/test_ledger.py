@@ -220,15 +220,6 @@ def test_ranges_staged_long_ago_are_folded_later(target: Target) -> None:
     assert target.fold() > RANGES // 2
 
 
-def test_a_range_with_staged_files_is_not_folded(target: Target) -> None:
-    publish(target, *range(RANGES))
-    staged = [target.attempts / each.attempt for each in target.entries()]
-    for directory in staged:
-        directory.mkdir(parents=True)
-        (directory / "t.x+0+0").touch()
-    assert target.fold() == 0
-
-
 def test_damage_of_folded_ranges_is_reported(target: Target) -> None:
     publish(target, *range(RANGES), directories=("d=1", "d=2"))
     target.fold()

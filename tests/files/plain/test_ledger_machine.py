@@ -17,6 +17,7 @@ import pytest
 
 from kzconsumer_files.directory_target import Target
 from kzconsumer_files.ledger import Folder
+from kzconsumer_files.range_names import range_name
 from tests.support.publication_world import World, ranges_of, scheduled
 from tests.support.stepped_files import stepped_files
 
@@ -77,4 +78,6 @@ def test_publication_is_exactly_once_in_any_order(quick: Path, seed: int) -> Non
     world.require_right(parts)
     for _ in range(3):
         world.target.fold()
+        # By which a writer of an earlier epoch knows of the line.
+        assert (world.target.attempts.parent / f"{range_name(parts[-1])}.json").exists(), "the newest range is an entry"
     world.require_right(parts)
