@@ -183,6 +183,7 @@ class DaemonGroup:
         self._members[name].start()
 
     def made(self, folder: Path) -> Daemon:
+        """Its batches are as large as what has come in: on a busy machine, small ones would fall behind the flow."""
         topics = dict.fromkeys(self.topics, 1)
         member = Daemon(folder, self.cluster.connect, self.topic, topics, self._tables, "smallest")
         text = member.config.read_text()

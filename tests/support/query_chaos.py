@@ -38,7 +38,7 @@ class QueryGroup(SparkGroup):
         self._table = folder / "out"
 
     def made(self, folder: Path) -> Daemon:
-        member = Daemon(folder, self.cluster.connect, self.topic, {self.topic: 1}, "", "smallest")
+        member = super().made(folder)
         text = member.config.read_text().partition("[sink]")[0]
         member.config.write_text(text.replace("[group]\n", '[group]\nrevoke_deadline = "500ms"\n'))
         member.module = "tests.support.token_query"
