@@ -9,7 +9,10 @@ import argparse
 import codecs
 import io
 import os
+import re
+import shutil
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -47,7 +50,7 @@ class Parser(argparse.ArgumentParser):
         return [f"{self.prog} {each}".rstrip() for each in self._examples] or of_actions
 
     def format_help(self) -> str:
-        lines = ["\nexamples:", *self.examples] if self.examples else []
+        lines = ["\nexamples:", *map(_continued, self.examples)] if self.examples else []
         return super().format_help() + "\n  ".join(lines) + "\n" * bool(lines)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -107,8 +110,33 @@ def _hint(parser: argparse.ArgumentParser, word: str) -> str:
     return f"; did you mean {near}" if near else ""
 
 
+def _wrap(text: str, width: int) -> list[str]:
+    """Broken at spaces only; a NUL is a space that is kept."""
+    lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\0", " ") for line in lines]
+
+
+def _continued(command: str) -> str:
+    """A command that is wider than the terminal on several lines, which a shell joins."""
+    with_values = re.sub(r"( --?[\w-]+) (?!-)", r"\1\0", command)
+    return " \\\n      ".join(_wrap(with_values, shutil.get_terminal_size().columns - 8))
+
+
 class _Help(argparse.HelpFormatter):
     """Without the line of a placeholder above the verbs."""
+
+    def _format_usage(self, *arguments: Any) -> str:
+        """Before Python 3.13 argparse keeps options that exclude each other on one line, however long that is."""
+        return "".join(map(self._broken, super()._format_usage(*arguments).splitlines(keepends=True)))
+
+    def _broken(self, line: str) -> str:
+        text = line.strip()
+        if len(line) <= self._width + 1 or "\x1b" in line:  # colours are of a Python that breaks such lines
+            return line
+        indent = line[: line.index(text)]
+        return (
+            indent + f"\n{indent} ".join(_wrap(re.sub(r"(?<!\|) ", "\0", text), self._width - len(indent) - 1)) + "\n"
+        )
 
     def _format_action(self, action: argparse.Action) -> str:
         if isinstance(action, argparse._SubParsersAction):

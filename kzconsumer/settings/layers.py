@@ -249,7 +249,7 @@ def _flags(flags: Sequence[str], faults: list[str]) -> tuple[Mapping[str, object
         except (tomllib.TOMLDecodeError, ValueError):
             place = ()
         if not equals or not place or not _put(tables, place, _value(text)):
-            faults.append(f"--set {key}: is not table.key=value, such as group.id=orders")
+            faults.append(f"--set {key}: is not table.key=value, such as zookeeper.connect=zk1:2181")
         origins[place] = Origin("flag", f"--set {key.strip()}")
     return tables, origins
 
@@ -317,18 +317,7 @@ def read_secret(file: str | None, variable: str | None, name: str, where: str, f
     if file is not None and variable is not None:
         faults.append(f"{where} {name}_env: cannot be given together with {name}_file")
     elif file is not None:
-        try:
-            secret = Path(file).read_bytes().removesuffix(b"\n").removesuffix(b"\r")
-        except (OSError, ValueError) as error:
-            faults.append(f"{where} {name}_file: cannot be read: {reason_of(error)}")
-        else:
-            mode = Path(file).stat().st_mode & 0o777
-            if mode & 0o002:
-                faults.append(f"{where} {name}_file: everybody may write it (mode {mode:03o}): chmod 600 {file}")
-            elif secret:
-                return secret
-            else:
-                faults.append(f"{where} {name}_file: is empty")
+        return read_secret_file(file, f"{where} {name}_file", faults)
     elif variable is not None and not _VARIABLE.fullmatch(variable):
         faults.append(
             f"{where} {name}_env: is not the name of an environment variable; a {name} must not be written here"
@@ -338,6 +327,23 @@ def read_secret(file: str | None, variable: str | None, name: str, where: str, f
         if secret:
             return secret
         faults.append(f"{where} {name}_env: the environment has no such variable, or an empty one")
+    return None
+
+
+def read_secret_file(file: str, setting: str, faults: list[str]) -> bytes | None:
+    """Without the end of its line. None after adding a line to `faults` that begins with `setting`."""
+    try:
+        secret = Path(file).read_bytes().removesuffix(b"\n").removesuffix(b"\r")
+    except (OSError, ValueError) as error:
+        faults.append(f"{setting}: cannot be read: {reason_of(error)}")
+        return None
+    mode = Path(file).stat().st_mode & 0o777
+    if mode & 0o002:
+        faults.append(f"{setting}: everybody may write it (mode {mode:03o}): chmod 600 {file}")
+    elif secret:
+        return secret
+    else:
+        faults.append(f"{setting}: is empty")
     return None
 
 

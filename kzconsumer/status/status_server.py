@@ -220,7 +220,7 @@ async def serving(observer: Observer) -> AsyncIterator[None]:
     app = application(ROUTES, load_token(status, source), SHOW_NOTHING, lambda: _collect(observer))
     app[_OBSERVER], app[_EVENTS] = observer, Events(observer)
     app.on_shutdown.append(lambda _: app[_EVENTS].end())
-    async with served(app, status.listen, source, app[_EVENTS].streams) as tasks:
+    async with served(app, status.listen, f"{source}: [status] listen", app[_EVENTS].streams) as tasks:
         tasks.start_soon(observer.group.run)
         yield
 

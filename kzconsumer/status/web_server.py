@@ -110,16 +110,16 @@ _REGISTRY = web.AppKey("registry", CollectorRegistry)
 
 @asynccontextmanager
 async def served(
-    app: web.Application, listen: str, source: str, streams: Collection[object] = ()
+    app: web.Application, listen: str, setting: str, streams: Collection[object] = ()
 ) -> AsyncIterator[TaskGroup]:
     """Serve at `listen` during the block, whose tasks end with it. `streams`: see `accept`.
 
-    Raises CannotListenError.
+    Raises CannotListenError, which begins with the `setting` that the address is from.
     """
     runner = web.AppRunner(
         app, handle_signals=False, access_log=None, shutdown_timeout=LAST_ANSWERS, keepalive_timeout=IDLE
     )
-    listening = listening_socket(listen, source)
+    listening = listening_socket(listen, setting)
     try:
         await runner.setup()
         assert runner.server is not None
@@ -187,13 +187,13 @@ def json_response(content: object, status: int = 200) -> web.Response:
     return web.Response(body=msgspec.json.encode(content) + b"\n", status=status, content_type="application/json")
 
 
-def listening_socket(address: str, source: str) -> socket.socket:
+def listening_socket(address: str, setting: str) -> socket.socket:
     """Raises CannotListenError."""
     try:
         return _unix(address.removeprefix("unix:")) if address.startswith("unix:") else _tcp(*host_and_port(address))
     except OSError as error:
         reason = error.strerror or str(error)
-        raise CannotListenError(f"{source}: [status] listen: cannot listen at {address}: {reason}") from None
+        raise CannotListenError(f"{setting}: cannot listen at {address}: {reason}") from None
 
 
 def _tcp(host: str, port: int) -> socket.socket:

@@ -56,9 +56,12 @@ def change(name: str, flags: Sequence[str]) -> Path:
     Raises ConfigError if the result is invalid, NotDoneError if it cannot be written.
     """
     file = folder() / f"{name}.toml"
-    layers = layers_of(file if file.exists() else None, flags, {})
+    try:
+        layers = layers_of(file if file.exists() else None, flags, {})
+        cluster_settings(msgspec.structs.replace(layers, source=f"context {name}"))
+    except ConfigError as error:  # the arguments are not those of an option
+        raise ConfigError([fault.removeprefix("--set ") for fault in error.faults]) from None
     of_file = {place for place, origin in layers.origins.items() if origin.layer in ("file", "flag")}
-    cluster_settings(layers)
     outside = sorted({place[0] for place in of_file} - {"zookeeper", "brokers"})
     if outside:
         raise ConfigError([f"[{table}]: a context has [zookeeper] and [brokers] only" for table in outside])

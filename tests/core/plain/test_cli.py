@@ -143,6 +143,17 @@ def test_an_option_that_there_is_not_names_the_verb_and_the_nearest_option(words
         (["sandbox", "topic", "a/b"], "argument TOPIC: 'a/b' is not a topic name"),
         (["sandbox", "topic", "a", "--partitions", "-1"], "'-1' is not a whole number, at least 1"),
         (["sandbox", "topic", "a", "--config", "x=1", "y"], "argument --config: 'y' is not NAME=VALUE"),
+        (["completion", "tcsh"], "'tcsh' has no completion script; these have one: bash, zsh, fish; see"),
+        (
+            ["offsets", "export", "g", "-o", "json"],
+            "argument -o: --format is that of the file; `kzconsumer offsets show",
+        ),
+        (["lag", "g", "--bootstrap", "a:1,b"], "argument --bootstrap: 'b' is not a host and a port such as"),
+        (["exporter", "--listen", "0.0.0.0"], "argument --listen: '0.0.0.0' is not an address such as"),
+        (
+            ["exporter", "--zookeeper", "localhost:1", "--listen", "0.0.0.0:9309"],
+            "error: --listen 0.0.0.0:9309 is open to other machines; give --token-file FILE; see",
+        ),
         (["--conf", "x"], 'no command "x" is installed'),
     ],
 )

@@ -164,9 +164,9 @@ def test_a_fault_names_where_it_was_written(written: Written) -> None:
 @pytest.mark.parametrize(
     ("flag", "environment", "line"),
     [
-        ("group.id", {}, "--set group.id: is not table.key=value, such as group.id=orders"),
-        ("=3", {}, "--set : is not table.key=value, such as group.id=orders"),
-        ("a b=3", {}, "--set a b: is not table.key=value, such as group.id=orders"),
+        ("group.id", {}, "--set group.id: is not table.key=value, such as zookeeper.connect=zk1:2181"),
+        ("=3", {}, "--set : is not table.key=value, such as zookeeper.connect=zk1:2181"),
+        ("a b=3", {}, "--set a b: is not table.key=value, such as zookeeper.connect=zk1:2181"),
         (
             "a=1",
             {"KZCONSUMER__": "1"},

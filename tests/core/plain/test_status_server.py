@@ -107,10 +107,10 @@ def test_only_a_stale_socket_is_replaced(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
     with (
-        listening_socket(f"unix:{path}", "group.toml"),
+        listening_socket(f"unix:{path}", "group.toml: [status] listen"),
         pytest.raises(CannotListenError, match=r"^group.toml: \[status\] listen: "),
     ):
-        listening_socket(f"unix:{path}", "group.toml")
+        listening_socket(f"unix:{path}", "group.toml: [status] listen")
     file = tmp_path / "file"
     file.write_text("precious")
     with pytest.raises(CannotListenError, match="in use"):

@@ -29,8 +29,9 @@ def commands(parser: argparse.ArgumentParser, at: Words = ()) -> Iterator[tuple[
                 yield from commands(inner, (*at, name))
 
 
-def test_every_help_is_complete_and_has_examples_that_can_be_parsed() -> None:
-    """With the parser that the command uses: an option that was renamed fails here."""
+def test_every_help_is_complete_and_has_examples_that_can_be_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the parser that the command uses: an option that was renamed fails here. It fits a terminal's 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
     whole = whole_parser()
     known = list(commands(whole))
     assert len(known) > 40
@@ -39,8 +40,11 @@ def test_every_help_is_complete_and_has_examples_that_can_be_parsed() -> None:
         assert parser.description, words
         assert all(each.help for each in parser._actions if not each.choices or each.option_strings), words
         assert parser.examples, words
+        text = parser.format_help()
+        assert max(map(len, text.splitlines())) <= 80, words
+        shown = text.partition("\nexamples:\n")[2].replace("\\\n", "")
+        assert shlex.split(shown) == shlex.split("\n".join(parser.examples)), words
         for line in parser.examples:
-            assert f"\n  {line}\n" in parser.format_help()
             program, *given = shlex.split(re.split(r" [|<>] ", line)[0])
             assert program == "kzconsumer"
             assert whole.parse_args(given).verb == (words or given)[0], line

@@ -109,8 +109,9 @@ def test_a_deleted_context_is_not_the_current_one_any_more(home: Path, capsys: p
 @pytest.mark.parametrize(
     ("words", "status", "output"),
     [
-        (["set", "a", "zookeeper.conect=zk"], 78, "[zookeeper] conect: unknown key; did you mean connect?"),
-        (["set", "a", "brokers.listener=X"], 78, "[zookeeper] connect: missing"),
+        (["set", "a", "zookeeper.conect=zk"], 78, ": zookeeper.conect: [zookeeper] conect: unknown key; did"),
+        (["set", "a", "zookeper.connect=zk"], 78, "kzconsumer: zookeper.connect: zookeper: unknown key; did you mean"),
+        (["set", "a", "brokers.listener=X"], 78, "kzconsumer: context a: [zookeeper] connect: missing"),
         (["set", "a", "zookeeper.connect=zk", "sink.plugin=spark"], 78, "[sink]: a context has [zookeeper] and"),
         (["delete", "a"], 1, "there is no context a; `kzconsumer context set` creates one"),
         (["use", "a"], 1, "there is no context a; `kzconsumer context set` creates one"),

@@ -27,7 +27,6 @@ from kzconsumer.clock import now
 from kzconsumer.lag.partition import Why
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.settings.sections import StatusSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer.status.partition_health import WINDOW
 from kzconsumer.zookeeper.operations import Node, Stat
@@ -358,7 +357,7 @@ async def test_a_scrape_does_not_keep_the_session_waiting(monkeypatch: pytest.Mo
         beat.set()
 
     async with (
-        serving(exporter, StatusSettings(listen=listen), "test"),
+        serving(exporter, listen),
         ClientSession() as http,
         anyio.create_task_group() as tasks,
     ):
@@ -394,7 +393,7 @@ async def test_groups_with_odd_names_have_metrics_and_paths(monkeypatch: pytest.
     exporter.last = msgspec.structs.replace(exporter.last, at=10.0**12, groups=groups, ends=ends)
     monkeypatch.setattr(Exporter, "run", lambda _: anyio.sleep_forever())
     listen = f"127.0.0.1:{free_port()}"
-    async with serving(exporter, StatusSettings(listen=listen), "test"), ClientSession() as http:
+    async with serving(exporter, listen), ClientSession() as http:
         root = f"http://{listen}"
 
         async def get(path: str) -> Any:

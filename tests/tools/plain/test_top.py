@@ -138,7 +138,11 @@ async def test_a_single_screen(tmp_path: Path) -> None:
     [
         ([], 2, "give ADDRESS or --group-file FILE"),
         (["nowhere"], 78, 'or "unix:/run/kzconsumer/status.sock"; a group is shown with --of GROUP\n'),
-        (["localhost:1", "--token-file", "/nowhere/x"], 78, "token_file: cannot be read: No such file or directory"),
+        (
+            ["localhost:1", "--token-file", "/nowhere/x"],
+            78,
+            "kzconsumer: --token-file: cannot be read: No such file or directory",
+        ),
     ],
 )
 def test_wrong_usage(words: list[str], status: int, line: str) -> None:

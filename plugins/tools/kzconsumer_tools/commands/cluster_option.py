@@ -16,7 +16,7 @@ from kzconsumer.offsets.start_rules import Storage
 from kzconsumer.settings.layers import VARIABLE, Layers
 from kzconsumer.settings.sections import BrokersSettings, ZooKeeperSettings
 from kzconsumer.settings.settings import Settings, layers_of, toml_value
-from kzconsumer.settings.value_readers import read_connect
+from kzconsumer.settings.value_readers import read_broker, read_connect
 from kzconsumer_tools import contexts
 from kzconsumer_tools.commands.output_and_options import add_output
 
@@ -166,7 +166,13 @@ def required_group(arguments: argparse.Namespace, at: ClusterOption, ways: str =
 
 def _bootstrap(text: str) -> str:
     """As a flag: `[brokers] bootstrap`."""
-    return f"brokers.bootstrap={toml_value(text.split(','))}"
+    brokers = text.split(",")
+    for each in brokers:
+        try:
+            read_broker(each)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{each!r} {error}") from None
+    return f"brokers.bootstrap={toml_value(brokers)}"
 
 
 def connect_string(text: str) -> str:

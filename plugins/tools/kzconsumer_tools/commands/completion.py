@@ -47,9 +47,16 @@ def add_completion(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> No
         ),
     )
     choices = (*SHELLS, *KINDS)
-    parser.add_argument("what", metavar="SHELL", choices=choices, help=f"{', '.join(SHELLS)}; or {', '.join(KINDS)}")
+    about = f"{', '.join(SHELLS)}; or {', '.join(KINDS)}"
+    parser.add_argument("what", metavar="SHELL", type=_shell_or_kind, choices=choices, help=about)
     parser.add_argument("line", metavar="LINE", nargs="?", default="", help="the command that is being completed")
     parser.set_defaults(run=run_completion)
+
+
+def _shell_or_kind(text: str) -> str:
+    if text not in SHELLS + KINDS:
+        raise argparse.ArgumentTypeError(f"{text!r} has no completion script; these have one: {', '.join(SHELLS)}")
+    return text
 
 
 def run_completion(arguments: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import msgspec
 
@@ -103,9 +103,16 @@ def _add_export(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
     export.add_argument(
         "--format", choices=("zookeeper", "csv", "nodes", "spark"), default="zookeeper", help="default: zookeeper"
     )
+    export.add_argument("-o", dest="output", type=_no_table, help=argparse.SUPPRESS)
     export.add_argument("--output-file", metavar="FILE", type=Path, help="a new file; default: standard output")
     add_cluster_option(export, output=False)
     export.set_defaults(run=run_export)
+
+
+def _no_table(form: str) -> NoReturn:
+    raise argparse.ArgumentTypeError(
+        f"--format is that of the file; `kzconsumer offsets show -o {form}` prints offsets"
+    )
 
 
 def _add_reset(actions: _SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:

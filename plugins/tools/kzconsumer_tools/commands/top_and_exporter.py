@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kzconsumer.cli.arguments import seconds
 from kzconsumer.errors import ConfigError
-from kzconsumer.settings.settings import toml_value
+from kzconsumer.settings.value_readers import is_local, read_listen
 from kzconsumer_tools.commands.cluster_option import add_cluster_option, cluster_settings, group_name
 from kzconsumer_tools.commands.output_and_options import EXIT_UNHEALTHY, add_group_names, wanted_groups
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from argparse import _SubParsersAction
     from collections.abc import Iterator, Sequence
 
-    from kzconsumer.settings.settings import Settings
     from kzconsumer_tools.exporter.exporter import Exporter
     from kzconsumer_tools.top_feed import Address, DaemonFeed
 
@@ -81,13 +80,12 @@ def run_top(arguments: argparse.Namespace) -> int:
 
 
 def _addresses(arguments: argparse.Namespace) -> list[Address]:
-    from kzconsumer.settings.layers import read_secret
     from kzconsumer.settings.settings import Settings, layers_of
     from kzconsumer.status.access import load_token
     from kzconsumer_tools.top_feed import Address, read_address
 
     faults: list[str] = []
-    token = read_secret(arguments.token_file, None, "token", "top:", faults)
+    token = _token(arguments, faults)
     found: list[Address] = []
     for text in arguments.address:
         try:
@@ -103,6 +101,13 @@ def _addresses(arguments: argparse.Namespace) -> list[Address]:
     if faults:
         raise ConfigError(faults)
     return found
+
+
+def _token(arguments: argparse.Namespace, faults: list[str]) -> bytes | None:
+    """That of `--token-file`; None without one, or after adding a line to `faults`."""
+    from kzconsumer.settings.layers import read_secret_file
+
+    return arguments.token_file and read_secret_file(arguments.token_file, "--token-file", faults)
 
 
 async def _once(daemons: Sequence[DaemonFeed]) -> int:
@@ -195,7 +200,11 @@ def add_exporter(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None
         examples=("--zookeeper zk1:2181/kafka", "--context prod --cluster prod --listen 0.0.0.0:9309 --token-file t"),
     )
     parser.add_argument(
-        "--listen", metavar="ADDRESS", default="127.0.0.1:9309", help="default: 127.0.0.1:9309; others need a token"
+        "--listen",
+        metavar="ADDRESS",
+        type=_listen,
+        default="127.0.0.1:9309",
+        help="default: 127.0.0.1:9309; one that other machines reach needs a token",
     )
     parser.add_argument("--token-file", metavar="FILE", help="the token that requests must have")
     parser.add_argument("--cluster", metavar="NAME", default="kafka", help="its name in metrics and paths: kafka")
@@ -221,12 +230,18 @@ def run_exporter(arguments: argparse.Namespace) -> int:
     import anyio
 
     from kzconsumer.logs.setup import configure
+    from kzconsumer.status.access import load_token
     from kzconsumer_tools.exporter.exporter import Exporter
 
-    arguments.flags_of_verb.append(f"status.listen={toml_value(arguments.listen)}")
-    if arguments.token_file is not None:
-        arguments.flags_of_verb.append(f"status.token_file={toml_value(arguments.token_file)}")
     settings = cluster_settings(arguments)
+    faults: list[str] = []
+    token = _token(arguments, faults)
+    if faults:
+        raise ConfigError(faults)
+    if token is None:
+        token = load_token(settings.status, settings.source)
+    if token is None and not is_local(arguments.listen):
+        arguments.misused(f"--listen {arguments.listen} is open to other machines; give --token-file FILE")
     configure(settings.log.level, settings.log.format)
     exporter = Exporter(
         settings,
@@ -236,11 +251,18 @@ def run_exporter(arguments: argparse.Namespace) -> int:
         kafka_groups=arguments.kafka_groups,
         wanted=wanted_groups(arguments),
     )
-    anyio.run(_serve, exporter, settings)
+    anyio.run(_serve, exporter, arguments.listen, token)
     return 0
 
 
-async def _serve(exporter: Exporter, settings: Settings) -> None:
+def _listen(text: str) -> str:
+    try:
+        return read_listen(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} {error}") from None
+
+
+async def _serve(exporter: Exporter, listen: str, token: bytes | None) -> None:
     import signal
 
     import anyio
@@ -248,6 +270,6 @@ async def _serve(exporter: Exporter, settings: Settings) -> None:
     from kzconsumer_tools.exporter.exporter_server import serving
 
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with serving(exporter, settings.status, settings.source):
+        async with serving(exporter, listen, token):
             async for _ in signals:
                 break

@@ -10,8 +10,6 @@ from typing import Any
 from aiohttp import web
 from prometheus_client.core import Metric
 
-from kzconsumer.settings.sections import StatusSettings
-from kzconsumer.status.access import load_token
 from kzconsumer.status.metrics import Families
 from kzconsumer.status.web_server import Handler, application, json_response, metrics_in_thread, served
 from kzconsumer_tools.exporter import burrow
@@ -112,12 +110,11 @@ _EXPORTER = web.AppKey("exporter", Exporter)
 
 
 @asynccontextmanager
-async def serving(exporter: Exporter, status: StatusSettings, source: str) -> AsyncIterator[None]:
-    """Read and serve at `[status] listen` during the block. Raises ConfigError for the token, CannotListenError."""
-    assert status.listen is not None
-    app = application(ROUTES, load_token(status, source), OPEN, lambda: families(exporter))
+async def serving(exporter: Exporter, listen: str, token: bytes | None = None) -> AsyncIterator[None]:
+    """Read and serve at `listen` during the block. Raises CannotListenError."""
+    app = application(ROUTES, token, OPEN, lambda: families(exporter))
     app[_EXPORTER] = exporter
-    async with served(app, status.listen, source) as tasks:
+    async with served(app, listen, "--listen") as tasks:
         tasks.start_soon(exporter.run)
         yield
 
