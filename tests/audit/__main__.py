@@ -33,9 +33,13 @@ OF_THE_DECODER = (
     *("records_decode", "records_faults", "records_transactions", "records_foreign", "record_forms", "message"),
     *("records_checksum", "protocol_captured", "kafka_stream", "record_fuzz"),
 )
-#: What judges a bug of statements that only PostgreSQL executes. Its tests start one by themselves, in a second.
-OF_THE_DATABASE = tuple(f"tests/spark/servers/test_jdbc_{name}.py" for name in ("publication", "holdings"))
-DATABASE = tuple(f"plugins/spark/kzconsumer_spark/destinations/jdbc_{name}.py" for name in ("table", "database"))
+#: What else is recorded, since nothing plain executes these statements: tests that start a PostgreSQL, in a second, or
+#: share one Spark, which takes eight.
+RECORDED = (
+    *(f"tests/spark/servers/test_jdbc_{name}.py" for name in ("publication", "holdings")),
+    *(f"tests/spark/spark/test_{name}.py" for name in ("spark_columns", "spark_destinations", "jdbc_destination")),
+    *(f"tests/spark/spark/test_{name}.py" for name in ("tasks_write", "json_values", "poisoned_rows", "value_matrix")),
+)
 OF_ALL_FILES = 60.0
 """Seconds that these take at least, also if a recording lacks them."""
 GRACE = 10.0
@@ -88,6 +92,7 @@ def _recorded(trees: SimpleQueue[Tree], folders: ExitStack, options: argparse.Na
     kept = options.recorded or Path(folders.enter_context(tempfile.TemporaryDirectory(prefix="reach-")))
     kinds = ("plain", "servers") if options.servers else ("plain",)
     tests = [str(each.relative_to(ROOT)) for kind in kinds for each in sorted(ROOT.glob(f"tests/*/{kind}"))]
+    tests += [each for each in RECORDED if str(Path(each).parent) not in tests]
     console.print("which tests execute which line? (recorded once)")
     tree = trees.get()
     reach = recorded(tree, kept, tests, options.jobs)
@@ -116,21 +121,21 @@ def _all(
 
 
 def judge(tree: Tree, room: str, bug: Mutation, reach: Reach, budget: float) -> Judged:
-    if room == DECODER or bug.file in DATABASE:
-        of_the_decoder = [f"tests/core/plain/test_{name}.py" for name in OF_THE_DECODER]
-        tests, seconds = reach.quickest_files(of_the_decoder if room == DECODER else OF_THE_DATABASE)
-        seconds = max(seconds, OF_ALL_FILES)
+    """The quick kinds of tests first: Spark is not started for a bug that plain tests notice."""
+    if room == DECODER:
+        tests, seconds = reach.quickest_files([f"tests/core/plain/test_{name}.py" for name in OF_THE_DECODER])
+        judges = [(tests, max(seconds, OF_ALL_FILES))]
     else:
-        tests, seconds = reach.tests_of(bug, budget)
-    if not tests:
-        return Judged(room, bug, False, "no test reaches it", 0)
+        judges = reach.tests_of(bug, budget)
+    count = sum(len(tests) for tests, _ in judges)
     with tree.planted(bug):
-        processor = 3 * seconds + GRACE
-        run = tree.run(tests, 2 * processor + WAIT, processor=processor)
-    if run.outcome is Outcome.PASSED:
-        return Judged(room, bug, False, f"{len(tests)} tests passed", len(tests))
-    # A module that cannot be imported any more, or a decoder that cannot be compiled, is noticed, too.
-    return Judged(room, bug, True, run.failed[0] if run.failed else "no test could run", len(tests))
+        for tests, seconds in judges:
+            processor = 3 * seconds + GRACE
+            run = tree.run(tests, 2 * processor + WAIT, processor=processor)
+            if run.outcome is not Outcome.PASSED:
+                # A module that cannot be imported any more, or a decoder that cannot be compiled, is noticed, too.
+                return Judged(room, bug, True, run.failed[0] if run.failed else "no test could run", count)
+    return Judged(room, bug, False, f"{count} tests passed" if count else "no test reaches it", count)
 
 
 if __name__ == "__main__":

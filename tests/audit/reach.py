@@ -8,7 +8,7 @@ import re
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -20,6 +20,9 @@ from tests.mutants.tree import Outcome, Tree
 
 LIMIT = 7200.0
 """Seconds for all tests on unchanged code."""
+STARTS = {"plain": 0.0, "servers": 20.0, "spark": 20.0}
+"""The kinds of tests, which are the names of their folders, and the seconds of processor time that it may take to start
+what they need. A kind judges what those before it have not noticed."""
 
 
 class Reach:
@@ -36,8 +39,11 @@ class Reach:
     def seconds(self) -> float:
         return sum(self._seconds.values())
 
-    def tests_of(self, mutation: Mutation, budget: float) -> tuple[list[str], float]:
-        """The tests that execute its statement, as many as take `budget` seconds, quick ones first; and their seconds.
+    def tests_of(self, mutation: Mutation, budget: float) -> list[tuple[list[str], float]]:
+        """The tests that execute its statement, of each kind as many as take `budget` seconds, quick ones first; and
+        the seconds of each kind.
+
+        Only plain tests judge a module of which they execute all that any test executes. Others start servers or Spark.
 
         A statement that only an import executes, as a constant or a call that makes a function, is reached by every
         test that executes its file, and by those whose module imports it: who reads a constant executes no line. The
@@ -45,11 +51,12 @@ class Reach:
         """
         lines = self._lines(mutation.file)
         found = {test for line in range(mutation.first, mutation.last + 1) for test in lines.get(line, ())}
-        if found == {""} or not (found or mutation.function):
+        by_module = bool(mutation.function) and found != {""}
+        if not by_module:
             # Nearly all of these have nothing to do with it: as many of them as possible are run.
             found = {test for tests in lines.values() for test in tests} | self._importing(mutation.file)
-            return self._quickest(found - {""}, budget, by_module=False)
-        return self._quickest(found - {""}, budget)
+        judges = [self._quickest(_of(kind, found), budget, by_module=by_module) for kind in self._needed(lines)]
+        return [(tests, STARTS[_kind(tests[0])] + seconds) for tests, seconds in judges if tests]
 
     def quickest_files(self, files: Sequence[str]) -> tuple[list[str], float]:
         """Modules of tests, quickest first, and their seconds."""
@@ -58,6 +65,12 @@ class Reach:
             if (file := test.partition("::")[0]) in seconds:
                 seconds[file] += took
         return sorted(files, key=seconds.__getitem__), sum(seconds.values())
+
+    def _needed(self, lines: Mapping[int, Sequence[str]]) -> list[str]:
+        """The kinds of tests that execute a line which no test of a kind before does; plain ones in any case."""
+        of_lines = [{_kind(test) for test in tests if test} for tests in lines.values()]
+        first = {next(kind for kind in STARTS if kind in kinds) for kinds in of_lines if kinds}
+        return [kind for kind in STARTS if kind in first or kind == "plain"]
 
     def _importing(self, file: str) -> set[str]:
         """The tests of modules that import this one by its name."""
@@ -81,7 +94,7 @@ class Reach:
             self._by_file[file] = found
         return self._by_file[file]
 
-    def _quickest(self, tests: Iterable[str], budget: float, *, by_module: bool = True) -> tuple[list[str], float]:
+    def _quickest(self, tests: Iterable[str], budget: float, *, by_module: bool) -> tuple[list[str], float]:
         """Of those that passed: the quickest of each module, then the second of each, and so on, if `by_module`.
 
         Tests of one module do much the same: what all execute, as a constructor, is rarely used by the quickest.
@@ -133,3 +146,12 @@ def _digest(tests: Sequence[str]) -> str:
             if file.suffix in (".py", ".c", ".h"):
                 digest.update(f"{file.relative_to(ROOT)} {hashlib.sha256(file.read_bytes()).hexdigest()}".encode())
     return digest.hexdigest()[:16]
+
+
+def _kind(test: str) -> str:
+    """That of the test's folder."""
+    return test.split("/")[2]
+
+
+def _of(kind: str, tests: Iterable[str]) -> list[str]:
+    return [test for test in tests if test and _kind(test) == kind]

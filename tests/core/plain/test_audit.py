@@ -15,7 +15,7 @@ from tests.audit import c_operators
 from tests.audit.__main__ import judge
 from tests.audit.marks import Marks
 from tests.audit.operators import Mutation, mutations
-from tests.audit.reach import Reach, record
+from tests.audit.reach import STARTS, Reach, record
 from tests.audit.recorder import SUFFIX, Recording
 from tests.audit.report import diffs
 from tests.audit.rooms import DECODER, FOLDERS, OUTSIDE, bugs_of, rooms
@@ -186,13 +186,37 @@ class C:
     assert values["C"].f.__code__.co_firstlineno == 4
 
 
+def reach_of(folder: Path, seconds: dict[str, float], executed: dict[str, bytes]) -> Reach:
+    """Of tests that execute lines 7 and 8 of f.py: 1 for each that they do."""
+    recording = Recording(
+        [("f.py", 7), ("f.py", 8)], seconds, {test: zlib.compress(marks) for test, marks in executed.items()}
+    )
+    (folder / f"1{SUFFIX}").write_bytes(msgspec.msgpack.encode(recording))
+    return Reach(folder)
+
+
 def test_the_quickest_of_each_module_comes_first(tmp_path: Path) -> None:
-    seconds = {"a::1": 1.0, "a::2": 2.0, "b::1": 3.0, "b::2": 4.0, "c::1": 90.0}
-    recording = Recording([("f.py", 7)], seconds, dict.fromkeys(seconds, zlib.compress(b"\1")))
-    (tmp_path / f"1{SUFFIX}").write_bytes(msgspec.msgpack.encode(recording))
-    assert Reach(tmp_path).tests_of(slip(7), budget=7) == (["a::1", "b::1", "a::2"], 6.0)
+    a, b, c = ("tests/a/plain/a.py", "tests/a/plain/b.py", "tests/a/plain/c.py")
+    seconds = {f"{a}::1": 1.0, f"{a}::2": 2.0, f"{b}::1": 3.0, f"{b}::2": 4.0, f"{c}::1": 90.0}
+    reach = reach_of(tmp_path, seconds, dict.fromkeys(seconds, b"\1"))
+    assert reach.tests_of(slip(7), budget=7) == [([f"{a}::1", f"{b}::1", f"{a}::2"], 6.0)]
     of_the_import = msgspec.structs.replace(slip(9), function="")
-    assert Reach(tmp_path).tests_of(of_the_import, budget=7) == (["a::1", "a::2", "b::1"], 6.0), "as many as possible"
+    assert reach.tests_of(of_the_import, budget=7) == [([f"{a}::1", f"{a}::2", f"{b}::1"], 6.0)], "as many as possible"
+    imported_by_one = msgspec.structs.replace(slip(7), function="")
+    assert reach.tests_of(imported_by_one, budget=7) == reach.tests_of(of_the_import, budget=7), "who reads it?"
+
+
+@pytest.mark.parametrize(("of_line_8", "kinds"), [("plain", {"plain"}), ("spark", {"plain", "spark"})])
+def test_spark_judges_modules_of_which_plain_tests_do_not_execute_all(
+    tmp_path: Path, of_line_8: str, kinds: set[str]
+) -> None:
+    tests = {kind: f"tests/a/{kind}/t.py::1" for kind in ("spark", "servers", "plain")}
+    executed = {test: bytes([1, kind in ("spark", of_line_8)]) for kind, test in tests.items()}
+    reach = reach_of(tmp_path, dict.fromkeys(executed, 1.0), executed)
+    judges = reach.tests_of(slip(7), budget=7)
+    assert [test for judging, _ in judges for test in judging] == [tests[kind] for kind in STARTS if kind in kinds]
+    assert [seconds for _, seconds in judges] == [STARTS[kind] + 1 for kind in STARTS if kind in kinds]
+    assert reach.tests_of(slip(9), budget=7) == []
 
 
 def test_who_imports_a_constant_judges_its_bugs(tmp_path: Path) -> None:
@@ -204,7 +228,7 @@ def test_who_imports_a_constant_judges_its_bugs(tmp_path: Path) -> None:
     seconds = {reads: 0.01, "tests/core/plain/test_clock.py::test_now": 0.01}
     (tmp_path / f"1{SUFFIX}").write_bytes(msgspec.msgpack.encode(Recording([], seconds)))
     bug = next(each for each in mutations(file, (ROOT / file).read_text()) if each.operator == "constant")
-    assert Reach(tmp_path).tests_of(bug, budget=60) == ([reads], 0.01)
+    assert Reach(tmp_path).tests_of(bug, budget=60) == [([reads], 0.01)]
 
 
 @pytest.fixture
@@ -220,7 +244,7 @@ def test_the_tests_of_a_line_judge_its_bugs(tree: Tree, tmp_path: Path) -> None:
     file = "kzconsumer/assignors.py"
     source = (ROOT / file).read_text()
     (bug,) = [each for each in mutations(file, source) if each.before == "<"]
-    tests, seconds = reach.tests_of(bug, budget=60)
+    ((tests, seconds),) = reach.tests_of(bug, budget=60)
     assert tests
     assert seconds < 60
     caught = judge(tree, "assignors", bug, reach, budget=60)
