@@ -8,12 +8,13 @@ page anew.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
+from prometheus_client.core import Metric
 
 from kzconsumer.counters import Counters, Rebalance
 from kzconsumer.lag.partition import Measured, Why
@@ -157,10 +158,7 @@ def batches() -> BatchCounters:
 def page() -> str:
     of, troubles = report(), [Trouble("error", "commit failed", 3, 0.0, 1.0, "why")]
     fewer = msgspec.structs.replace(of, partitions=of.partitions[::4])
-    metrics = []
-    for family in families(fewer, counters(), batches(), troubles):
-        metrics.append(f"{family.type} {family.name}: {family.documentation}")
-        metrics += [f"  {each.name} {json.dumps(each.labels)} {each.value}" for each in family.samples]
+    metrics = samples(families(fewer, counters(), batches(), troubles))
     history = [point(WALL, of.partitions), point(WALL + 5, of.partitions[:3])]
     observer = cast("Observer", SimpleNamespace(counters=counters(), history=history))
     shown = {name: DOCUMENTS[name](observer, of) for name in DOCUMENTS if name not in ("errors", "config")}
@@ -169,6 +167,13 @@ def page() -> str:
         shown[str(change)] = (other.unready, examination(other), degraded(other))
     documents = ["\n".join([name, *lines(msgspec.to_builtins(each)), ""]) for name, each in shown.items()]
     return "\n".join([*documents, *metrics, ""])
+
+
+def samples(found: Iterable[Metric]) -> Iterator[str]:
+    """Each family with its samples."""
+    for family in found:
+        yield f"{family.type} {family.name}: {family.documentation}"
+        yield from (f"  {each.name} {json.dumps(each.labels)} {each.value}" for each in family.samples)
 
 
 def lines(document: Any) -> Iterator[str]:

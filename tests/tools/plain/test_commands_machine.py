@@ -142,7 +142,7 @@ def commands(seed: int, capsys: pytest.CaptureFixture[str]) -> Iterator[Commands
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", seeds(3, 500))
+@pytest.mark.parametrize("seed", seeds(2, 500))
 def test_what_commands_show_and_change(seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with commands(seed, capsys) as kzconsumer:
         require_truth(kzconsumer)

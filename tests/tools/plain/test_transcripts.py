@@ -16,6 +16,7 @@ from contextlib import ExitStack, chdir, contextmanager, redirect_stderr, redire
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -27,12 +28,13 @@ from kzconsumer.registry import paths
 from kzconsumer.registry.claim_record import ClaimRecord, CommitMark, StoredPosition, encode_claim_record
 from kzconsumer.registry.group_records import GroupRun, TopicEnds, encode_group_run, encode_registration
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.zookeeper.operations import Create, Delete, SetData
+from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData
 from tests.support.plans import plan_of
 from tests.support.simulated.blocking import Program, blocking
 from tests.support.simulated.group import SimulatedGroup, simulated_group
 from tests.support.simulated.observed import WRITTEN
 from tests.support.simulated.virtual_time import BEGINNING
+from tests.support.simulated.znode_tree import Tree
 
 PAGES = Path(__file__).with_name("transcripts")
 ORIGINAL = b'{"version":1,"subscription":{"orders":1,"later":1},"pattern":"static","timestamp":"1700000000000"}'
@@ -176,21 +178,30 @@ SCENES: dict[str, Callable[[Scene], None]] = {
 
 
 @contextmanager
+def prepared() -> Iterator[SimulatedGroup]:
+    """A cluster without topics and members, whose nodes have the time of day."""
+    transact = Tree.transact
+
+    def dated(tree: Tree, operations: list[Operation], session: int, zxid: int, time_ms: int) -> Any:
+        return transact(tree, operations, session, zxid, time_ms + SINCE)
+
+    with mock.patch.object(Tree, "transact", dated), simulated_group(1, brokers=3) as group:
+        group.ensemble.committed.clear()  # the promises are those of members
+        group.logs.stop()
+        yield group
+
+
+@contextmanager
 def played(name: str) -> Iterator[Callable[[str], str]]:
     """Commands in this scene, each with its output."""
     with ExitStack() as stack:
-        group = stack.enter_context(simulated_group(1, brokers=3))
-        group.ensemble.committed.clear()  # the promises are those of members
-        group.logs.stop()
+        group = stack.enter_context(prepared())
         stack.enter_context(mock.patch.dict("os.environ", {"COLUMNS": "120"}))
         stack.enter_context(mock.patch("time.time", return_value=NOW))
         stack.enter_context(mock.patch("socket.gethostname", return_value="host"))
         stack.enter_context(mock.patch("secrets.token_hex", side_effect=map("{:08}".format, count(1))))
         SCENES[name](Scene(group))
         group.world.pass_time(60.0)
-        for tree in (group.ensemble.tree, *(server.tree for server in group.ensemble.servers)):
-            for node in tree.nodes.values():
-                node.ctime, node.mtime = node.ctime + SINCE, node.mtime + SINCE
         program = Program(group, "kzconsumer")
         stack.enter_context(blocking(program))
         stack.enter_context(mock.patch.object(setup, "for_one_answer"))
