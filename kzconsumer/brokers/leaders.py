@@ -159,6 +159,10 @@ _MOST_OF_TIME: Final = 0.9
 A = TypeVar("A", ListedOffset, EpochEnd)
 
 
+class _SilentError(ConnectionLostError):
+    """No answer in the time that the question was given."""
+
+
 class _AskOnce(Protocol[A]):
     """`LogOffsets.once` or `epoch_ends`."""
 
@@ -214,7 +218,7 @@ class LogOffsets:
         require: Callable[[Collection[TopicPartition]], Awaitable[None]] | None = None,
     ) -> dict[TopicPartition, A]:
         found: dict[TopicPartition, A] = {}
-        until, patience = now() + self._timeout, LATE
+        until, patience, longest = now() + self._timeout, LATE, 0.0
         reason: KzConsumerError = ConnectionLostError("no leader was found in time")
         with anyio.move_on_after(self._timeout):
             if require is not None:
@@ -226,20 +230,22 @@ class LogOffsets:
                 try:
                     # Not until the end: what some leaders have answered would be lost with what one has not. And not
                     # for long at first, as another broker may lead what a hung one was asked about.
-                    answers = await ask(missing, within=min(patience, _MOST_OF_TIME * (until - now())))
-                    patience *= 2
+                    within = min(patience, _MOST_OF_TIME * (until - now()))
+                    answers = await ask(missing, within=within)
+                    patience, longest = patience * 2, max(longest, within)
                     for partition, answer in answers.items():
-                        if isinstance(answer, KzConsumerError):
-                            reason = answer
-                        else:
+                        if not isinstance(answer, KzConsumerError):
                             found[partition] = answer
+                        # The last attempts have milliseconds: to have been silent for so long is no fault of a broker.
+                        elif within == longest or not isinstance(answer, _SilentError):
+                            reason = answer
                 except (ConnectionLostError, BrokerError) as error:
                     reason = error
                 if isinstance(reason, BrokerError) and not reason.retriable:
                     break
                 if len(found) < len(partitions):
                     await anyio.sleep(PAUSE)
-        if type(reason) in (ConnectionLostError, LeaderlessError):
+        if type(reason) in (ConnectionLostError, LeaderlessError, _SilentError):
             names = [str(partition) for partition in partitions if partition not in found]
             raise ConnectionLostError(f"no leader of {some(names, _NAMES_SHOWN)} has answered: {reason}")
         raise reason
@@ -277,7 +283,7 @@ class LogOffsets:
             if partition not in found:
                 leader = self._leaders.last.get(partition)
                 who = f"{leader}: " if isinstance(leader, Broker) else ""
-                found[partition] = ConnectionLostError(f"{who}no answer within {span(within)}")
+                found[partition] = _SilentError(f"{who}no answer within {span(within)}")
         return {partition: found[partition] for partition in partitions}
 
     async def _ask_leaders(

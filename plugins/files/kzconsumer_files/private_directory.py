@@ -41,7 +41,6 @@ class PrivateDirectory:
             make_local_attempts()
         else:
             make_directory(parent)
-        self.lock = None
         while self.lock is None:
             self.path = parent / uuid.uuid4().hex
             self.lock = _locked(_lock_file(self.path), create=True)

@@ -15,6 +15,7 @@ from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.support.chunks import LeaseInHand, chunk, hole, progress, put
 from tests.support.owned_ranges import Owned
+from tests.support.simulated.virtual_time import in_virtual_time
 from tests.support.sink_runs import LIMIT, Asking, Memory, planning, replay_of, runner_of, running, until
 
 
@@ -302,8 +303,36 @@ async def test_a_replayable_sinks_next_batch_is_planned_only_when_this_one_is_co
         sink.gate.set()
         await until(lambda: claim.processed == 10)
         await until(lambda: runner.status is not None and runner.status.stage == "done")
-        assert list(runner.status.seconds) == ["collect", "wait", "plan", "write", "commit"]
     assert steps[1] == ([(5, 10)], [[5]])
+
+
+@in_virtual_time
+async def test_the_seconds_of_each_stage() -> None:
+    class Slow(Owned):
+        async def plan(self, plans: Mapping[Progress, Plan]) -> list[Progress]:
+            await asyncio.sleep(1)
+            return list(plans)
+
+        async def commit(self) -> None:
+            await asyncio.sleep(4)
+            await super().commit()
+
+    claim, queue, sink, lease = progress(), ChunkQueue(1 << 20), Memory(open_gate=False), LeaseInHand(held=False)
+    runner = planning(sink, Slow([claim], lease=lease), records=5)
+    await asyncio.sleep(7)
+    async with running(runner, [queue]):
+        put(queue, chunk(claim, 0, 2))
+        await asyncio.sleep(3)
+        put(queue, chunk(claim, 2, 5))
+        await asyncio.sleep(5)
+        lease.hold()
+        await sink.writing.wait()
+        await asyncio.sleep(2)
+        sink.gate.set()
+        await asyncio.sleep(4.5)
+        (batch,) = runner.batches.last
+    assert batch.seconds == pytest.approx({"collect": 3.0, "wait": 5.0, "plan": 1.0, "write": 2.0, "commit": 4.0})
+    assert (batch.stage, batch.written, batch.records) == ("done", True, 5)
 
 
 async def test_streams_take_turns_whichever_was_first() -> None:

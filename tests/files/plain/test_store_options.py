@@ -55,7 +55,8 @@ def test_plain_http_is_spoken_if_the_endpoint_says_so(key: str, monkeypatch: pyt
     assert client_options({}) == {"allow_http": "true"}
     assert client_options({"aws_metadata_endpoint": "http://objects.example"}) == {"allow_http": "true"}
     monkeypatch.setenv(key.upper(), "https://objects.example")
-    assert client_options({"aws_metadata_endpoint": "http://objects.example"}) == {}
+    monkeypatch.setenv("ENDPOINT", "http://objects.example")
+    assert client_options({"aws_metadata_endpoint": "http://objects.example"}) == {}, "a variable of no vendor"
 
 
 @pytest.mark.parametrize("key", ["aws_secret_access_key", "AWS_ACCESS_KEY_ID", "azure_storage_sas_key", "aws_token"])

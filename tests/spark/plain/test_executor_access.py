@@ -14,6 +14,12 @@ from typing import cast
 import msgspec
 import pytest
 import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from pyspark.sql import SparkSession
 
 from kzconsumer.brokers.protocol import error_codes
@@ -52,6 +58,7 @@ from tests.support.batch_ranges import batch_range
 from tests.support.range_data import range_data
 
 PASSWORD = "horse battery\n"  # the last newline of a file does not count, others do
+KEY_PASSWORD = "correct staple"
 
 
 def span(partition: int, first: int, until: int) -> OffsetRange:
@@ -122,17 +129,20 @@ def test_offsets_that_the_log_has_lost_are_not_fetched() -> None:
 
 
 def kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kafka:
-    """With a certificate whose key is in a file, and a password in the environment."""
+    """With a certificate whose key is in an encrypted file, and passwords in the environment."""
     authority = trustme.CA()
     issued = authority.issue_cert("client.example")
+    key = load_pem_private_key(issued.private_key_pem.bytes(), None)
+    encrypted = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(KEY_PASSWORD.encode()))
     (tmp_path / "ca.pem").write_bytes(authority.cert_pem.bytes())
     (tmp_path / "client.pem").write_bytes(issued.cert_chain_pems[0].bytes())
-    (tmp_path / "key.pem").write_bytes(issued.private_key_pem.bytes())
+    (tmp_path / "key.pem").write_bytes(encrypted)
     monkeypatch.setenv("BROKER_PASSWORD", PASSWORD)
+    monkeypatch.setenv("BROKER_KEY_PASSWORD", KEY_PASSWORD)
     names = {"ca": "ca.pem", "certificate": "client.pem", "key": "key.pem"}
     brokers = {
         "security_protocol": "SASL_SSL",
-        "tls": {key: str(tmp_path / name) for key, name in names.items()},
+        "tls": {key: str(tmp_path / name) for key, name in names.items()} | {"key_password_env": "BROKER_KEY_PASSWORD"},
         "sasl": {"mechanism": "PLAIN", "username": "u", "password_env": "BROKER_PASSWORD"},
     }
     return Kafka.of(of_brokers(**brokers))
@@ -146,7 +156,8 @@ def test_a_task_connects_with_the_secrets_of_the_member_where_their_files_are_no
     arrived = pickle.loads(pickle.dumps(part))
     for file in tmp_path.iterdir():
         file.unlink()
-    monkeypatch.delenv("BROKER_PASSWORD")
+    for variable in ("BROKER_PASSWORD", "BROKER_KEY_PASSWORD"):
+        monkeypatch.delenv(variable)
     security = arrived.access.security()
     assert security.tls is not None
     assert len(security.tls.get_ca_certs()) == 1
@@ -155,7 +166,7 @@ def test_a_task_connects_with_the_secrets_of_the_member_where_their_files_are_no
     assert next(security.sasl.begin("h")) == f"\0u\0{PASSWORD}".encode()
     with arrived.access.settings() as brokers:
         producer = producer_security(brokers)
-        assert producer["sasl.password"] == PASSWORD
+        assert (producer["sasl.password"], producer["ssl.key.password"]) == (PASSWORD, KEY_PASSWORD)
         assert Path(str(producer["ssl.key.location"])).read_bytes().startswith(b"-----BEGIN")
         assert Path(str(producer["ssl.key.location"])).parent.stat().st_mode & 0o077 == 0
     assert not Path(str(producer["ssl.key.location"])).exists()

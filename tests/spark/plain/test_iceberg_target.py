@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, ValidationError
 from pyiceberg.table import Table
 from pyiceberg.table.update import AddSnapshotUpdate
 from pyiceberg.transforms import DayTransform
@@ -30,8 +30,9 @@ from kzconsumer_files.layout import Misfit
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_files.range_names import NotOurs, TargetOwner
 from kzconsumer_spark.daemon.marked_destination import destination_for, mark
+from kzconsumer_spark.destinations import iceberg_log
 from kzconsumer_spark.destinations.iceberg_columns import further_columns
-from kzconsumer_spark.destinations.iceberg_log import IcebergLog, local, redacted_line
+from kzconsumer_spark.destinations.iceberg_log import IcebergLog, TableError, local, redacted_line
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.worker_protocol.messages import ToIceberg
 from tests.support.batch_ranges import batch_range
@@ -323,6 +324,46 @@ def test_a_commit_is_written_again_after_a_sync_that_failed(tmp_path: Path) -> N
         return metadata_of(target)
 
     require_written_again(tmp_path, publish)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "connections"),
+    [
+        (ValidationError("expired"), Misfit, 1),
+        (Misfit("expired"), Misfit, 1),
+        (NotOurs("expired"), NotOurs, 1),
+        (NoSuchTableError("expired"), None, 1),
+        (ValueError("expired"), TableError, 2),
+    ],
+)
+def test_after_an_error_of_the_connection_it_is_made_again(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, raised: type[Exception] | None, connections: int
+) -> None:
+    """Its token may have expired."""
+    answers = iter((error, "the table"))
+
+    class SqlCatalog:
+        def __init__(self, *_: object) -> None:
+            self.properties: dict[str, str] = {}
+            connected.append(self)
+
+        def load_table(self, name: str) -> str:
+            match next(answers):
+                case str(table):
+                    return f"{table} {name}"
+                case wrong:
+                    raise wrong
+
+    connected: list[SqlCatalog] = []
+    monkeypatch.setattr(iceberg_log, "load_catalog", SqlCatalog)
+    log = IcebergLog(ToIceberg(table=TABLE))
+    if raised is None:
+        assert log.open() is None
+    else:
+        with pytest.raises(raised, match=r"^(Iceberg table lake\.orders: )?expired$"):
+            log.open()
+    assert str(log.open()) == "the table lake.orders"
+    assert len(connected) == connections
 
 
 def test_an_error_of_a_catalog_is_one_line_without_its_password() -> None:

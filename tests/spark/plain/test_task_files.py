@@ -113,8 +113,9 @@ def test_a_task_that_is_run_again_puts_other_objects(tmp_path: Path, monkeypatch
 def test_what_stands_for_a_file_has_all_that_a_table_says_of_it(tmp_path: Path) -> None:
     made = writer(tmp_path / "store", batch_range())
     (found,) = files(made, rows(*[("t", "0")] * 1000, value=bytes(100)))
-    whole, here = tmp_path / "store" / found["name"], tmp_path / "driver" / "here"
-    stand_in(here, found["size"], found["footer"])
+    whole, here = tmp_path / "store" / found["name"], tmp_path / "driver" / "day=1" / "here"
+    for each in (here, here.with_name("there")):
+        stand_in(each, found["size"], found["footer"])
     assert here.stat().st_size == whole.stat().st_size
     assert pq.read_metadata(here).to_dict() == pq.read_metadata(whole).to_dict()
     assert pq.read_schema(here) == pq.read_schema(whole)
