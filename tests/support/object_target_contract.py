@@ -6,9 +6,11 @@ import math
 import shutil
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import TypeAlias
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -157,6 +159,28 @@ class ObjectTargetContract:
                     publish(target, first, end)
         assert len(list(one.visible())) == 3
         assert not [name for name in server.objects() if "/publishing/" in name or "/attempts/" in name]
+
+    def test_a_range_that_a_later_epoch_has_is_refused(
+        self, server: AnyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The group's nodes are of before a reset, or of before two of them."""
+        one, other = (target_in(server, monkeypatch, tmp_path / name) for name in "ab")
+
+        def publish(target: ObjectTarget, epoch: int, first: int, until: int) -> int:
+            attempt = PrivateDirectory(target.attempts).path / "1"
+            attempt.mkdir(exist_ok=True)
+            part = msgspec.structs.replace(planned(0, first, until), epoch=epoch)
+            return target.publish([staged(attempt, part, "x", "")], attempt, free)
+
+        assert [publish(one, epoch, 100, 110) for epoch in (10, 11)] == [1, 1]
+        assert publish(one, 10, 110, 120) == publish(one, 9, 90, 100) == 1
+        for target, (first, until) in product((one, other), ((100, 110), (95, 101), (100, 300), (112, 115))):
+            text = rf"t-0 \[{first}, {until}\) of epoch 9 .* of a later epoch.* --to-offset 120 --topic t:0 --execute"
+            with pytest.raises(RangeOverlap, match=text):
+                publish(target, 9, first, until)
+            with pytest.raises(RangeOverlap):
+                target.set_aside(identity_of(planned(0, first, until)), 9)
+        assert [publish(one, *each) for each in ((9, 120, 130), (2, 50, 90), (12, 105, 107))] == [1, 1, 1]
 
     def test_a_decided_range_is_published_by_the_next_process(
         self, server: AnyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -20,15 +20,18 @@ from kzconsumer.model import RangeIdentity
 from kzconsumer_files.directory_target import AnyTarget
 from kzconsumer_files.private_directory import PrivateDirectory
 from kzconsumer_files.publication import SetAside, StagedRange
-from kzconsumer_files.range_names import TargetOwner, data_file, named, range_name
+from kzconsumer_files.range_names import RangeOverlap, TargetOwner, data_file, named, range_name
 from kzconsumer_spark.worker_protocol.messages import BatchRange
 from tests.support.batch_ranges import batch_range
 from tests.support.published_spans import published_spans
 from tests.support.stepped_files import Actor
 
+BEFORE, EPOCH = 0, 1
+"""Epochs: before a reset, and that of the world."""
 
-def planned(first: int, until: int) -> BatchRange:
-    return batch_range(first=first, until=until)
+
+def planned(first: int, until: int, epoch: int = EPOCH) -> BatchRange:
+    return batch_range(first=first, until=until, epoch=epoch)
 
 
 def identity(part: BatchRange) -> RangeIdentity:
@@ -154,6 +157,27 @@ def ranges_of(chance: random.Random, count: int) -> list[BatchRange]:
         parts.append(planned(at, until))
         at = until + (chance.random() < gaps) * 3
     return parts
+
+
+def stray_of(chance: random.Random, parts: Sequence[BatchRange], epoch: int) -> BatchRange:
+    """One that overlaps `parts` and is none of them: offsets were set back, or the group's nodes are of before a reset.
+
+    Such nodes are also of an earlier epoch.
+    """
+    known = {identity(each) for each in parts}
+    while True:
+        first, until = sorted(chance.sample(range(parts[0].first, parts[-1].until + 5), 2))
+        part = planned(first, until, epoch)
+        if identity(part) not in known and any(first < each.until and each.first < until for each in parts):
+            return part
+
+
+def require_refused(world: World, part: BatchRange) -> None:
+    later = " of a later epoch" if part.epoch < EPOCH else ""
+    with pytest.raises(RangeOverlap, match=rf"is not published: it overlaps \[\d+, \d+\){later}, which is"):
+        world.write(part, "stray", look_first=False)
+    with pytest.raises(RangeOverlap):
+        world.open().set_aside(identity(part), 1)
 
 
 def scheduled(chance: random.Random, names: Collection[str]) -> Callable[[Sequence[Actor]], Actor]:

@@ -144,9 +144,9 @@ class StoreInMemory:
             found.insert(0, {"path": below, "size": 0})
         return found[:PAGE]
 
-    def _list_with_delimiter(self, client: _Client) -> Any:
+    def _list_with_delimiter(self, client: _Client, prefix: str | None = None) -> Any:
         def listed() -> Any:
-            found = _obstore.list_with_delimiter(self._memory, client.prefix or None)
+            found = _obstore.list_with_delimiter(self._memory, f"{client.prefix}{prefix or ''}" or None)
             tops = [each.removeprefix(client.prefix) for each in found["common_prefixes"]]
             objects = [{**each, "path": each["path"].removeprefix(client.prefix)} for each in found["objects"]]
             return {"common_prefixes": tops, "objects": objects}

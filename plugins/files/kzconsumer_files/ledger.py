@@ -19,7 +19,16 @@ from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import RangeIdentity
 from kzconsumer_files import fold_plan
 from kzconsumer_files.fold_plan import Item, Span
-from kzconsumer_files.range_names import LedgerEntry, RangeOverlap, named, parsed, range_name, require_apart
+from kzconsumer_files.range_names import (
+    LedgerEntry,
+    RangeOverlap,
+    line_epochs,
+    lines_before,
+    named,
+    parsed,
+    range_name,
+    require_apart,
+)
 
 # The files of a ledger: an entry for each range, and folded items that replace entries of consecutive ranges.
 #
@@ -202,13 +211,13 @@ class Ledger:
         """Those that overlap a settled range, of their epoch or a later one, or one whose name is in `decided`."""
         entries: dict[str, list[Span]] = {named(range_name(part)).line: [] for part in parts}
         later: dict[str, list[Span]] = {line: [] for line in entries}
-        epochs = _epochs(entries)
+        epochs = line_epochs(entries)
         later_lines: dict[str, list[str]] = {}
         for name in (*decided, *os.listdir(self._items.state)):
             if (entry := parsed(name)) is not None:
                 if entry.line in entries:
                     entries[entry.line].append(entry.span)
-                for line in (earlier := _before(entry.line, epochs)):
+                for line in (earlier := lines_before(entry.line, epochs)):
                     later[line].append(entry.span)
                     later_lines[entry.line] = earlier
         for later_line, earlier in later_lines.items():  # with entries, as each folded line has them
@@ -233,21 +242,6 @@ class Ledger:
         line, own = named(name)
         found = self._items.folded_contents(line, lambda span: span.first <= own.first and own.until <= span.until)
         return any(fold_plan.is_within([own], folded.runs) for _, folded in found)
-
-
-def _epochs(lines: Iterable[str]) -> dict[str, list[tuple[int, str]]]:
-    """The epochs of lines, each with its line, by partition and incarnation."""
-    found: dict[str, list[tuple[int, str]]] = {}
-    for line in lines:
-        of, _, epoch = line.rpartition(".")
-        found.setdefault(of, []).append((int(epoch), line))
-    return found
-
-
-def _before(line: str, epochs: Mapping[str, list[tuple[int, str]]]) -> list[str]:
-    """Those lines in `epochs` that are of an earlier epoch of the same partition and incarnation."""
-    of, _, epoch = line.rpartition(".")
-    return [earlier for each, earlier in epochs.get(of, ()) if each < int(epoch)]
 
 
 # Folding: entries of consecutive ranges become few items, so that a ledger stays small at any age. It needs no lock:

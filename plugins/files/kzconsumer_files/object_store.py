@@ -216,10 +216,10 @@ class ObjectStore:
                 for each in chunk:
                     yield StoredObject(each["path"], each["size"])
 
-    def tops(self) -> tuple[list[str], list[str]]:
-        """The first parts of the names that have several, and the names that have one."""
+    def tops(self, below: str = "") -> tuple[list[str], list[str]]:
+        """The places directly below this one, and the names of the objects in it."""
         with self._errors():
-            found = self._calls.list_with_delimiter(self._store)
+            found = self._calls.list_with_delimiter(self._store, below or None)
         # Consoles, and clients that show directories, put an empty object in the place of each.
         return list(found["common_prefixes"]), [each["path"] for each in found["objects"] if each["size"]]
 

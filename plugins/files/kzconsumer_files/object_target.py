@@ -36,11 +36,14 @@ from kzconsumer_files.publication import SetAside, StagedRange, log_blocked, req
 from kzconsumer_files.range_names import (
     AnyRange,
     LedgerEntry,
+    NamedRange,
     NotOurs,
     RangeOverlap,
     TargetOwner,
     aside_entry,
     ledger_entry,
+    line_epochs,
+    lines_before,
     named,
     parsed,
     range_name,
@@ -83,26 +86,43 @@ class ObjectLedger:
     def overlaps(
         self, parts: Collection[RangeIdentity], decided: Iterable[str], follows: Iterable[RangeIdentity] = ()
     ) -> dict[RangeIdentity, RangeOverlap]:
-        """Those that overlap a settled range or one whose name is in `decided`, which was listed before.
+        """Those that overlap a settled range, of their epoch or a later one, or one whose name is in `decided`.
 
-        `follows` has at most one range of a line. Raises DestinationWentBackError if it is not settled.
+        `decided` was listed before. `follows` has at most one range of a line. Raises DestinationWentBackError if it is
+        not settled.
         """
         ahead = [each for each in map(parsed, decided) if each is not None]
+        later = self._later(parts, ahead)
         before = {_lines(each): each for each in follows}
         found = {}
         for part in parts:
             lines = _lines(part)
-            settled = sorted(chain(*map(self._settled, lines)))
+            own, settled = Span(part.first, part.until), sorted(chain(*map(self._settled, lines)))
             if (followed := before.get(lines)) is not None:
                 self._require(followed, settled)
+            others = [each.span for each in ahead if each.line in lines]
+            beyond = [span for line in lines for span in later.get(line, ())]
+            end = max((each.until for each in (*others, *settled[-1:], *beyond)), default=0)
             try:
-                require_apart(part, [each.span for each in ahead if each.line in lines])
-                own = Span(part.first, part.until)
+                require_apart(part, others, later=beyond, end=end)
                 other = next((each for each in settled if each.overlaps(own)), None)
                 if other is not None and not self.has(part):
-                    raise RangeOverlap(part, other, settled[-1].until)
+                    raise RangeOverlap(part, other, end)
             except RangeOverlap as error:
                 found[part] = error
+        return found
+
+    def _later(self, parts: Iterable[RangeIdentity], ahead: Iterable[NamedRange]) -> dict[str, list[Span]]:
+        """The ranges of later epochs that are settled or `ahead`, by the lines of `parts`."""
+        found: dict[str, list[Span]] = {}
+        epochs = line_epochs(line for part in parts for line in _lines(part))
+        for each in ahead:
+            for line in lines_before(each.line, epochs):
+                found.setdefault(line, []).append(each.span)
+        for place in self._store.tops(self._place)[0]:
+            other = os.path.basename(place)
+            for line in lines_before(other, epochs):
+                found.setdefault(line, []).extend(self._settled(other))
         return found
 
     def _require(self, part: RangeIdentity, settled: list[Span]) -> None:

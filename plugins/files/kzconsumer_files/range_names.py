@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -254,7 +254,22 @@ def parsed(name: str) -> NamedRange | None:
 # Ranges of one ledger must not overlap. A range with other bounds has another name, so a look-up by name does not find
 # ranges that it overlaps. Claim records prevent such ranges; this check catches offsets that were set back where no
 # claim record applies (another fingerprint, a record of an earlier version). Destinations check before they decide to
-# publish. In a directory, ranges of later epochs count, too: offsets and epoch may have gone back with ZooKeeper.
+# publish. Ranges of later epochs count, too: offsets and epoch may have gone back with ZooKeeper.
+
+
+def line_epochs(lines: Iterable[str]) -> dict[str, list[tuple[int, str]]]:
+    """The epochs of lines, each with its line, by partition and incarnation."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for line in lines:
+        of, _, epoch = line.rpartition(".")
+        found.setdefault(of, []).append((int(epoch), line))
+    return found
+
+
+def lines_before(line: str, epochs: Mapping[str, list[tuple[int, str]]]) -> list[str]:
+    """Those lines in `epochs` that are of an earlier epoch of the same partition and incarnation."""
+    of, _, epoch = line.rpartition(".")
+    return [earlier for each, earlier in epochs.get(of, ()) if each < int(epoch)]
 
 
 class RangeOverlap(OSError):
@@ -275,17 +290,22 @@ class RangeOverlap(OSError):
 
 
 def require_apart(
-    part: AnyRange, others: Iterable[Span], folded: Iterable[Span] = (), later: Iterable[Span] = ()
+    part: AnyRange,
+    others: Iterable[Span],
+    folded: Iterable[Span] = (),
+    later: Iterable[Span] = (),
+    end: int = 0,
 ) -> None:
     """Raises RangeOverlap. `others` and `folded` are published under topic, partition, incarnation and epoch of `part`.
 
     A range within a folded span counts as published: the bounds of the ranges in a folded span are unknown. `later` are
-    published under later epochs: the group's nodes are of before a reset, and its records would be there twice.
+    published under later epochs: the group's nodes are of before a reset, and its records would be there twice. `end`
+    is that of all published ranges if it is beyond those of these.
     """
     own, others, folded, later = Span(part.first, part.until), list(others), list(folded), list(later)
     if any(other.first <= part.first and part.until <= other.until for other in folded):
         return
-    end = max((each.until for each in (*others, *folded, *later)), default=0)
+    end = max((end, *(each.until for each in (*others, *folded, *later))))
     for other in (*others, *folded):
         if other != own and other.overlaps(own):
             raise RangeOverlap(part, other, end)

@@ -18,7 +18,7 @@ import pytest
 from kzconsumer_files.directory_target import Target
 from kzconsumer_files.ledger import Folder
 from kzconsumer_files.range_names import range_name
-from tests.support.publication_world import World, ranges_of, scheduled
+from tests.support.publication_world import BEFORE, World, ranges_of, require_refused, scheduled, stray_of
 from tests.support.stepped_files import stepped_files
 
 pytestmark = pytest.mark.timeout(300)
@@ -63,6 +63,9 @@ def test_publication_is_exactly_once_in_any_order(quick: Path, seed: int) -> Non
     def keeper() -> None:
         world.set_aside(chance.choice(parts[max(0, old - 6) : old + 2]))
 
+    def stray() -> None:
+        require_refused(world, stray_of(chance, parts[:old], BEFORE))
+
     def folder() -> None:
         for _ in range(3):
             world.open().fold()
@@ -71,7 +74,8 @@ def test_publication_is_exactly_once_in_any_order(quick: Path, seed: int) -> Non
         for _ in range(2):
             world.ask()
 
-    programs = {"owner": owner, "late": late, "keeper": keeper, "asker": asker, "folder 1": folder, "folder 2": folder}
+    programs = {"owner": owner, "late": late, "keeper": keeper, "asker": asker, "stray": stray}
+    programs |= {"folder 1": folder, "folder 2": folder}
     with stepped_files() as stepped:
         stepped.run(programs, scheduled(chance, programs))
     world.target.sweep()

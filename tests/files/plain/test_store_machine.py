@@ -19,11 +19,20 @@ from kzconsumer.errors import DestinationWentBackError
 from kzconsumer_files.holdings import files
 from kzconsumer_files.object_store import ObjectStore, StoreUnavailable
 from kzconsumer_files.object_target import ObjectTarget
-from kzconsumer_files.range_names import RangeOverlap
 from kzconsumer_spark.worker_protocol.messages import BatchRange
 from tests.support.extent import seeds
 from tests.support.object_store import Scheme
-from tests.support.publication_world import World, identity, in_turn, planned, ranges_of, scheduled
+from tests.support.publication_world import (
+    BEFORE,
+    EPOCH,
+    World,
+    in_turn,
+    planned,
+    ranges_of,
+    require_refused,
+    scheduled,
+    stray_of,
+)
 from tests.support.stepped_files import Stepped
 from tests.support.store_in_memory import Fault, StoreInMemory
 
@@ -114,9 +123,9 @@ def test_publication_to_a_store_is_exactly_once_in_any_order(chance: random.Rand
                 persistent(world.ask)
 
         def stray() -> None:
-            """Its offsets were set back."""
-            over = overlapping(chance, parts[:old])
-            persistent(lambda: refused(world, over))
+            """Its offsets were set back, or its claim record is of before a reset."""
+            over = stray_of(chance, parts[:old], chance.choice((BEFORE, EPOCH)))
+            persistent(lambda: require_refused(world, over))
 
         programs: dict[str, Callable[[], None]] = {"owner": owner, "other": owner, "late": late, "later": late}
         programs |= {"keeper": keeper, "asker": asker, "stray": stray}
@@ -171,18 +180,3 @@ def test_two_processes_are_suspended_at_each_of_their_calls(chance: random.Rando
             store.before = lambda call: actor.wait(call) if (actor := stepped.here()) is not None else None  # noqa: B023
             stepped.run(programs, in_turn(turns))
             world.require_right([part])
-
-
-def overlapping(chance: random.Random, parts: list[BatchRange]) -> BatchRange:
-    while True:
-        first, until = sorted(chance.sample(range(parts[0].first, parts[-1].until + 5), 2))
-        known = {(each.first, each.until) for each in parts}
-        if (first, until) not in known and any(first < each.until and each.first < until for each in parts):
-            return planned(first, until)
-
-
-def refused(world: World, part: BatchRange) -> None:
-    with pytest.raises(RangeOverlap, match=r"is not published: it overlaps \[\d+, \d+\), which is"):
-        world.write(part, "stray", look_first=False)
-    with pytest.raises(RangeOverlap):
-        world.open().set_aside(identity(part), 1)

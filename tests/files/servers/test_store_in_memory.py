@@ -43,6 +43,7 @@ class Asked:
             lambda: list(place.listed("a")),
             lambda: list(place.listed("a", after="a/b")),
             lambda: [sorted(each) for each in place.tops()],
+            lambda: [sorted(each) for each in place.tops("a")],
             lambda: self.opened(name),
         ]
         try:
