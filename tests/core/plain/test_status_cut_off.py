@@ -42,6 +42,19 @@ def test_a_quiet_member_is_healthy_and_its_zero_is_measured() -> None:
             assert [(each.progress.lag, each.progress.seconds) for each in report.partitions] == [(0, 0.0)] * 2
 
 
+def test_the_age_of_records_that_wait_in_the_queue_is_known_at_every_moment() -> None:
+    """No broker has to be asked for it, and the next record is another one in each second."""
+
+    def begin(group: SimulatedGroup, member: Member) -> None:
+        member.pace = 0.7
+        group.logs.burst(100)
+
+    with observed(before=begin, settled=1.0) as at:
+        for report in at.reports(6):
+            assert [each.progress.behind for each in report.partitions] == [True, True]
+            assert all(each.progress.seconds is not None for each in report.partitions)
+
+
 @pytest.mark.parametrize("lose", [cut, silence])
 def test_a_caught_up_member_without_brokers_does_not_stay_healthy(lose: Callable[[Observed], None]) -> None:
     """Records that it cannot know of wait meanwhile."""

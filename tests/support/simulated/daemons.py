@@ -26,7 +26,9 @@ from kzconsumer.registry.claim_record import ClaimRecord, decode_claim_record, e
 from kzconsumer.registry.group_records import GroupRun, decode_group_run
 from kzconsumer.service import daemon as product
 from kzconsumer.service import stop_and_reload
+from kzconsumer.settings.sections import LogSettings
 from kzconsumer.settings.settings import Settings
+from kzconsumer.settings.table_reader import read_table
 from kzconsumer.sinks import capabilities
 from kzconsumer.sinks.interface import Batch, RangeData, Sink, SinkContext
 from kzconsumer.status import group_watch, observer
@@ -480,10 +482,13 @@ def simulated_daemons(seed: int, scene: Scene, *, replayable: bool = False) -> I
                 return ReplayableSink(here, context.safe_until)
             return capabilities.configured_sink(settings, context)
 
+        def configure(level: str, form: str) -> None:
+            read_table({"level": level, "format": form}, LogSettings, "[log]")
+
         with (
             mock.patch.object(product, "configured_sink", configured_sink),
             mock.patch.object(stop_and_reload, "threading", SimpleNamespace(Timer=Timer)),
-            mock.patch.object(product, "configure"),
+            mock.patch.object(product, "configure", configure),
             mock.patch.object(product, "Observer", SeenObserver),
             mock.patch.object(observer, "time", WallClock(group.world)),
             mock.patch.object(group_watch, "time", WallClock(group.world)),

@@ -46,6 +46,14 @@ SINCE = int((WRITTEN - BEGINNING) * 1000)
 """From ZooKeeper's clock to the time of day, in ms: a simulated world is too young."""
 
 
+SECURED = """
+zookeeper.connect = "zk0,zk1,zk2"
+group.id = "g"
+brokers = { security_protocol = "SSL", tls.ca = "absent.pem" }
+"""
+"""A file whose keys cannot be read."""
+
+
 class Scene:
     """A simulated cluster that an operator has prepared."""
 
@@ -108,7 +116,7 @@ def much_is_wrong(at: Scene) -> None:
     at.offsets("g", orders=[20, 2, 10, 9, "x"], pay=[3, 3], gone=[5], odd=[1])
     now, plan = at.incarnation("orders"), plan_of(3, 8)
     at.claims(
-        "g", "orders", ClaimRecord(1, "range", now), ClaimRecord(1, "roundrobin", now), ClaimRecord(2, "range", now)
+        "g", "orders", ClaimRecord(2, "range", now), ClaimRecord(1, "roundrobin", now), ClaimRecord(1, "range", now)
     )
     at.claims("g", "pay", ClaimRecord(1, "range", "0x1"), ClaimRecord(1, "range", "0x1", plan=plan))
     at.make(f"{GroupPaths('g').owners}/pay/1", "nobody-0")
@@ -205,13 +213,15 @@ def played(name: str) -> Iterator[Callable[[str], str]]:
         program = Program(group, "kzconsumer")
         stack.enter_context(blocking(program))
         stack.enter_context(mock.patch.object(setup, "for_one_answer"))
+        Path("secured.toml").write_text(SECURED)
 
         def output(command: str) -> str:
             if command.startswith("cat "):
                 return Path(command[4:]).read_text()
             out = io.StringIO()
             with redirect_stdout(out), redirect_stderr(out):
-                status = main([*shlex.split(command)[1:], "--zookeeper", "zk0,zk1,zk2"])
+                words = shlex.split(command)[1:]
+                status = main(words if "--config" in words else [*words, "--zookeeper", "zk0,zk1,zk2"])
             return out.getvalue() + (f"exit status {status}\n" if status else "")
 
         yield output
