@@ -145,9 +145,9 @@ class Sessions:
         return self._session.task_last_ran if self._session is not None else now()
 
     @property
-    def refusals(self) -> tuple[str, ...]:
-        """Why no ZooKeeper server is connected, by server."""
-        return self._session.refusals if self._session is not None else ()
+    def why_refused(self) -> str:
+        """Why no ZooKeeper server is connected, by server; empty if one is."""
+        return self._session.why_refused if self._session is not None else ""
 
     @property
     def waits_for(self) -> str | None:

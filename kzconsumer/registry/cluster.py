@@ -28,7 +28,6 @@ from kzconsumer.settings.sections import ZooKeeperSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.credentials import load_access, needs_access
 from kzconsumer.zookeeper.operations import ConnectString
-from kzconsumer.zookeeper.server_choice import is_zookeeper
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
 
@@ -95,10 +94,11 @@ def slow_zookeeper(connect: str) -> ZooKeeperUnreachableError:
 
 def unreachable(session: ZooKeeperSession, zookeeper: ZooKeeperSettings, limit: float) -> ZooKeeperUnreachableError:
     """The error for a session that was not established within `limit` seconds, with what each server said."""
-    why = f" ({'; '.join(session.refusals)})" if session.refusals else ""
+    why = f" ({session.why_refused})" if session.refusals else ""
     reason = f"{zookeeper.connect}: ZooKeeper did not answer within {limit:.0f} s{why}"
     advice = "; check that host and port are ZooKeeper's (usually 2181), not a broker's"
-    return ZooKeeperUnreachableError(reason if is_zookeeper(session.refusals) else f"{reason}{advice}")
+    is_one = any(each.is_zookeeper for each in session.refusals)
+    return ZooKeeperUnreachableError(reason if is_one else f"{reason}{advice}")
 
 
 def broker_pool(settings: Settings) -> Brokers:

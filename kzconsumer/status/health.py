@@ -46,7 +46,7 @@ class Health:
     def _starting_or_stopping(self) -> str:
         waits_for = ""
         if self.phase == JOINING and self.sessions is not None:
-            waits_for = self.sessions.waits_for or "; ".join(self.sessions.refusals)
+            waits_for = self.sessions.waits_for or self.sessions.why_refused
         return f"{self.phase}: {waits_for}" if waits_for else self.phase
 
     def _consuming(self, behind: Total | None) -> str:

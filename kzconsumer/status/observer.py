@@ -231,7 +231,7 @@ class Observer:
             batch=_batch(runner.status) if runner is not None and runner.status is not None else None,
             batches=[_batch(status) for status in self.batches.last],
             sink=runner.sink_status if runner is not None else {},
-            session_reason=("; ".join(sessions.refusals) or None) if sessions is not None else None,
+            session_reason=(sessions.why_refused or None) if sessions is not None else None,
         )
 
     def _blocked(self) -> list[BlockedClaim]:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import NamedTuple
 
 import anyio
@@ -42,13 +42,6 @@ MIN_ATTEMPT = 0.5
 STATUS_LIMIT = 0.5
 """Seconds for connecting and asking a server for its status."""
 
-_REFUSES_SESSION = (
-    "it has no quorum, is read-only, has no room for more connections (maxClientCnxns), "
-    "or is behind what this session has seen"
-)
-_NO_QUORUM = "it has no quorum, so it rejects clients"
-_READ_ONLY = "it has no quorum, and is read-only"
-_SERVES_OTHERS = "it serves others: is it behind, or starting?"
 _PLAIN = Access()
 _SRVR = (
     b"srvr\n"  # with the line's end: a port with TLS closes the connection at the fifth byte, on four it waits for more
@@ -62,6 +55,21 @@ class Handshake(NamedTuple):
     password: bytes
     timeout: float
     last_zxid: int
+
+
+class Refusal(NamedTuple):
+    """Why a server was not chosen."""
+
+    reason: str
+    is_zookeeper: bool = False
+    """Whether it is known to be one: it has answered as a ZooKeeper server does."""
+
+
+_REFUSES_SESSION = Refusal(
+    "it has no quorum, is read-only, has no room for more connections (maxClientCnxns), "
+    "or is behind what this session has seen",
+    is_zookeeper=True,
+)
 
 
 class Found(NamedTuple):
@@ -89,8 +97,8 @@ class ServerChoice:
         on_zxid: Callable[[int], None],
     ) -> None:
         self.insist = insist
-        self.refusals: tuple[str, ...] = ()
-        """Why no server of the last round was chosen; empty once one is."""
+        self.refusals: tuple[Refusal, ...] = ()
+        """Of the servers of the last round, if none was chosen."""
         self.last_attempt = 0.0
         """On `kzconsumer.clock`."""
         self._hosts = hosts
@@ -125,18 +133,19 @@ class ServerChoice:
             await anyio.sleep(self._pause * random.uniform(0.5, 1))
             self._pause = min(max(self._pause * 2, PAUSE[0]), PAUSE[1])
             refusals: list[str] = []
-            failures: list[str] = []
+            failures: list[Refusal] = []
             if found := await self._round(session, last, kept_until, refusals, failures):
                 self.refusals = ()
                 return found
-            self.refusals = (*refusals, *failures)
+            self.refusals = (*map(Refusal, refusals), *failures)
             if refusals and not failures:
                 self.refused(refusals)
+            reasons = [each.reason for each in self.refusals]
             if not reported.issuperset(refusals):
-                log.error("no secure connection to ZooKeeper", hosts=str(self._hosts), reasons=self.refusals)
-            elif not reported.issuperset(failures):
-                log.warning("no ZooKeeper server answers", hosts=str(self._hosts), reasons=failures)
-            reported.update(self.refusals)
+                log.error("no secure connection to ZooKeeper", hosts=str(self._hosts), reasons=reasons)
+            elif not reported.issuperset(reasons):
+                log.warning("no ZooKeeper server answers", hosts=str(self._hosts), reasons=reasons[len(refusals) :])
+            reported.update(reasons)
 
     async def _round(
         self,
@@ -144,9 +153,9 @@ class ServerChoice:
         last: tuple[str, int] | None,
         kept_until: float,
         refusals: list[str],
-        failures: list[str],
+        failures: list[Refusal],
     ) -> Found | None:
-        """Ask each host once; adds what each said to one of the two lists."""
+        """Ask each host once; what fails for keys and passwords is added to `refusals`, the rest to `failures`."""
         access = await self.read_access(refusals)
         if access is None:
             return None
@@ -170,23 +179,21 @@ class ServerChoice:
                 continue
             except HungUp as error:
                 # After the first connection it is known what the servers want: they are not asked every second.
-                if not session.session:
-                    failures.append(f"{error}: {await _why_hung_up(host, port, access)}")
-                    continue
-                if sent.boottime > kept_until:
+                if session.session and sent.boottime > kept_until:
                     await self._raise_if_restored((host, port), session, access, patience)
-                failures.append(f"{error}: {_REFUSES_SESSION}")
+                why = await _why_hung_up(host, port, access) if not session.session else _REFUSES_SESSION
+                failures.append(why._replace(reason=f"{error}: {why.reason}"))
                 continue
             except (ConnectionLostError, ProtocolError) as error:
                 log.debug("connection refused", reason=str(error))
-                failures.append(str(error))
+                failures.append(Refusal(str(error)))
                 continue
             if answer.session_id and answer.timeout > 0:
                 return Found(link, answer, sent)
             link.abort("the server does not know the session")
             if session.session:
                 raise SessionExpiredError("expired")
-            failures.append(f"{link.where}: no session given")
+            failures.append(Refusal(f"{link.where}: no session given", is_zookeeper=True))
         return None
 
     async def _raise_if_restored(
@@ -234,11 +241,6 @@ class ServerChoice:
             return None
 
 
-def is_zookeeper(refusals: Collection[str]) -> bool:
-    """Whether one of these is the refusal of a server that has answered as a ZooKeeper does."""
-    return any(each.endswith((_NO_QUORUM, _READ_ONLY, _SERVES_OTHERS, _REFUSES_SESSION)) for each in refusals)
-
-
 def instant() -> Instant:
     return Instant(clock.now(), time.time())
 
@@ -247,10 +249,10 @@ def _pass(_: object) -> None:
     """No events are waited for."""
 
 
-async def _why_hung_up(host: str, port: int, access: Access) -> str:
+async def _why_hung_up(host: str, port: int, access: Access) -> Refusal:
     """Why a server may have closed a connection in the handshake, by its answer to the status command `srvr`."""
     if access.tls is not None:
-        return "has it a quorum, and room for more connections (maxClientCnxns)?"
+        return Refusal("has it a quorum, and room for more connections (maxClientCnxns)?")
     said = b""
     with contextlib.suppress(OSError), anyio.move_on_after(STATUS_LIMIT):
         (target, *_) = await targets_of(host, port)
@@ -261,14 +263,14 @@ async def _why_hung_up(host: str, port: int, access: Access) -> str:
         finally:
             writer.transport.abort()
     if b"not currently serving" in said:
-        return _NO_QUORUM
+        return Refusal("it has no quorum, so it rejects clients", is_zookeeper=True)
     if b"READ-ONLY" in said:
-        return _READ_ONLY
+        return Refusal("it has no quorum, and is read-only", is_zookeeper=True)
     if said.startswith(b"Zookeeper version"):
-        return _SERVES_OTHERS
+        return Refusal("it serves others: is it behind, or starting?", is_zookeeper=True)
     if said.startswith(b"srvr"):  # is not executed because it is not in the whitelist
-        return "has it a quorum?"
-    return (
+        return Refusal("has it a quorum?", is_zookeeper=True)
+    return Refusal(
         "has it a quorum, and room for more connections (maxClientCnxns), "
         "or does this port want TLS? ([zookeeper] secure, connect)"
     )

@@ -29,7 +29,7 @@ from kzconsumer.zookeeper.credentials import Access
 from kzconsumer.zookeeper.heartbeat_and_lease import Beat, Heartbeat
 from kzconsumer.zookeeper.link import Arming, CallerRequest, Link, Own
 from kzconsumer.zookeeper.operations import Check, ConnectString
-from kzconsumer.zookeeper.server_choice import PAUSE, FormerSession, Found, Handshake, ServerChoice
+from kzconsumer.zookeeper.server_choice import PAUSE, FormerSession, Found, Handshake, Refusal, ServerChoice
 from kzconsumer.zookeeper.watch_table import WatchTable, run_callback
 
 log = get_logger("kzconsumer.zookeeper")
@@ -100,9 +100,14 @@ class SessionLife:
         return f"{self.id & 0xFFFFFFFFFFFFFFFF:#x}"
 
     @property
-    def refusals(self) -> tuple[str, ...]:
-        """Why there is no connection, by server, as of the last round over all of them."""
+    def refusals(self) -> tuple[Refusal, ...]:
+        """Of each server, as of the last round over all of them; none with a connection."""
         return self._servers.refusals
+
+    @property
+    def why_refused(self) -> str:
+        """The reasons of `refusals` in one line; empty if there are none."""
+        return "; ".join(each.reason for each in self.refusals)
 
     @property
     def postponed(self) -> str | None:
@@ -112,7 +117,7 @@ class SessionLife:
     def why_unanswered(self, since: float) -> str | None:
         """Why a request of that time (`kzconsumer.clock`) has no answer yet; None if that is unknown."""
         lost_at, reason = self.last_loss or (0.0, None)
-        return self.postponed or "; ".join(self.refusals) or (reason if lost_at >= since else None)
+        return self.postponed or self.why_refused or (reason if lost_at >= since else None)
 
     @property
     def unanswered(self) -> bool:

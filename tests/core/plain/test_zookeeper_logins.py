@@ -171,7 +171,7 @@ def test_a_session_that_was_let_in_waits_for_its_password_to_be_right_again(
         assert session.state is SessionState.SUSPENDED
         why = WRONG_PASSWORD if known else "password_file: cannot be read"
         assert session.refusals
-        assert all(each.endswith(why) for each in session.refusals)
+        assert all(each.reason.endswith(why) for each in session.refusals)
         known[:] = [b"right"]
         assert await session.exists("/mine") is not None
         assert session.refusals == ()

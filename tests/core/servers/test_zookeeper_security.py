@@ -243,7 +243,7 @@ async def test_a_session_authenticates_first_on_every_connection(
             await until(session.trusted)
             password.write_text("another")
             proxy.reset()
-            await until(lambda: any("wrong name or password?" in each for each in session.refusals), LIMIT)
+            await until(lambda: "wrong name or password?" in session.why_refused, LIMIT)
             password.write_text(PASSWORDS["bob"])
             with anyio.fail_after(LIMIT):
                 await readable(session, "/")

@@ -240,8 +240,8 @@ class Exporter:
     @property
     def absence(self) -> str:
         """Why there is no present reading."""
-        refusals = self._session.refusals if self._session is not None else ()
-        return f"{self.connect}: {'; '.join(refusals) or self.failure or 'ZooKeeper does not answer'}"
+        refused = self._session.why_refused if self._session is not None else ""
+        return f"{self.connect}: {refused or self.failure or 'ZooKeeper does not answer'}"
 
     async def run(self) -> None:
         security = partial(load_security, self._settings.brokers, self._settings.source)
