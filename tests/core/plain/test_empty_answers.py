@@ -47,7 +47,7 @@ ANSWERS = st.lists(
     st.sampled_from(
         [
             *[USUAL] * 6,
-            *(USUAL._replace(**each) for each in ({"first": 6}, {"until": None}, {"end": 8}, {"end": 4})),
+            *(USUAL._replace(**each) for each in ({"first": 6}, {"until": None}, {"end": 8}, {"end": 5}, {"end": 4})),
             *(USUAL._replace(**each) for each in ({"throttled": True}, {"preferred": 2}, {"interrupted": True})),
         ]
     ),
@@ -61,12 +61,13 @@ def test_only_two_answers_in_a_row_that_may_prove_a_hole_are_as_good_as_a_proof(
     before: Answer | None = None
     asked: tuple[int, int | None] = (-1, None)
     goal = 0  # for ever: as far as any answer to this has said that the log goes
+    settings, behind = FetchSettings(), list[float]()
     for time, each in enumerate(answers):
         if each.interrupted:
             empty.interrupt()
             before = None
         part = msgspec.structs.replace(EMPTY, preferred=each.preferred)
-        empty.take(part, each.first, each.until, each.end, FetchSettings(), throttled=each.throttled, time=float(time))
+        empty.take(part, each.first, each.until, each.end, settings, throttled=each.throttled, time=float(time))
         at_the_end = each.first >= each.end
         if not at_the_end and (asked != (each.first, each.until) or (each.until is None and each.end > goal)):
             before = None
@@ -74,6 +75,10 @@ def test_only_two_answers_in_a_row_that_may_prove_a_hole_are_as_good_as_a_proof(
         follows = before is not None and before.may_prove(goal)
         assert empty.asks_where == (each.may_prove(goal) and follows and not at_the_end)
         assert empty.behind == (not at_the_end)
+        behind = [] if at_the_end else [*behind, float(time)]
+        longer = settings.max_wait * 2 ** len(behind)  # twice as long each time
+        assert empty.max_wait == (min(longer, settings.request_timeout) if behind else 0.0)
+        assert not behind or empty.since == behind[0]
         before = None if at_the_end else each
 
 

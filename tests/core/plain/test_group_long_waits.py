@@ -107,6 +107,7 @@ def test_a_partition_is_read_on_during_a_long_wait(how: str, since: int, monkeyp
             group.world.pass_time(1)
             assert since > SESSIONS or positions(group) == [fetched(member)], "one session, of all"
         group.come_to_rest(30, 3)
+        assert not [each for each in group.events if each["event"] == "broker lost"], "the member ends the wait itself"
 
 
 def test_a_partition_that_comes_as_a_long_wait_begins_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from kzconsumer.zookeeper.session_life import FORMER_ATTEMPTS, SessionState
 from tests.support.simulated.clients import Clients
 from tests.support.simulated.ensemble import Server
 from tests.support.simulated.logins import Login, proving
+from tests.support.simulated.network import CHROOT
 from tests.support.simulated.zookeeper_frames import AUTH, SASL
 
 T = 6.0
@@ -63,7 +64,7 @@ class Guarded(Clients):
         return self.logins[-1]
 
     def session(self) -> ZooKeeperSession:
-        return ZooKeeperSession(ConnectString.parse("zk0:2181,zk1:2181"), T, access=self.access)
+        return ZooKeeperSession(ConnectString.parse(f"zk0:2181,zk1:2181{CHROOT}"), T, access=self.access)
 
     async def cut_off(self, session: ZooKeeperSession) -> None:
         """Breaks its connection; what is asked from then on waits for another."""
@@ -179,7 +180,7 @@ def test_a_session_that_was_let_in_waits_for_its_password_to_be_right_again(
     with capture_logs() as logs:
         clients.play(script)
     (line,) = (each for each in logs if each["event"] == "no secure connection to ZooKeeper")
-    assert line["hosts"] == "zk0:2181,zk1:2181"
+    assert line["hosts"] == f"zk0:2181,zk1:2181{CHROOT}"
 
 
 @pytest.mark.parametrize("failures", range(FORMER_ATTEMPTS + 1))

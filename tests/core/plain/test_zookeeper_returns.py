@@ -21,7 +21,7 @@ from tests.support.simulated.clients import Clients
 from tests.support.simulated.ensemble import Connection
 from tests.support.simulated.group import simulated_group
 from tests.support.simulated.member import Member
-from tests.support.simulated.network import SLOW
+from tests.support.simulated.network import CHROOT, SLOW
 from tests.support.simulated.scene import SESSION_TIMEOUT
 from tests.support.simulated.zookeeper_frames import Handshake
 
@@ -98,7 +98,7 @@ def test_a_command_does_not_wait_for_a_quota() -> None:
 
     async def script(session: ZooKeeperSession) -> None:
         clients.ensemble.quota = "/consumers"
-        async with ZooKeeperSession(ConnectString.parse("zk0:2181"), T, brief=True) as brief:
+        async with ZooKeeperSession(ConnectString.parse(f"zk0:2181{CHROOT}"), T, brief=True) as brief:
             with pytest.raises(NotNowError, match=r"/consumers/a: a quota of ZooKeeper .* \(QUOTAEXCEEDED, -125\)"):
                 await brief.create("/consumers/a")
 

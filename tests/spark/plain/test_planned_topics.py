@@ -17,6 +17,7 @@ from kzconsumer_spark.worker_protocol.kafka_settings import Kafka
 from tests.support.extent import seeds
 from tests.support.simulated.blocking import Program, blocking
 from tests.support.simulated.group import simulated_group
+from tests.support.simulated.network import CONNECT
 
 
 @pytest.mark.parametrize("seed", seeds(3, 300))
@@ -38,7 +39,7 @@ def test_a_topic_is_gone_if_it_is_not_the_one_that_was_planned(seed: int) -> Non
                     if what != "was deleted":
                         group.logs.grow(topic, 1)
                     gone[topic, incarnations[topic]] = f"topic {topic} {what} after its ranges were planned"
-        settings = Settings.from_dict({"zookeeper": {"connect": "zk0:2181,zk1:2181"}, "group": {"id": "g"}})
+        settings = Settings.from_dict({"zookeeper": {"connect": CONNECT}, "group": {"id": "g"}})
         registry = KafkaRegistry(Kafka.of(settings))
         found = registry.planned(ranges)
         assert (found.gone, found.ids) == (gone, {})
@@ -55,7 +56,7 @@ def test_brokers_are_asked_with_the_security_of_the_settings() -> None:
     with simulated_group(1, brokers=2) as group, blocking(program := Program(group, "driver")):
         group.logs.grow("t", 1)
         group.logs.register(up=False)
-        tables = {"zookeeper": {"connect": "zk0:2181"}, "group": {"id": "g"}, "brokers": {"bootstrap": ["kafka1:9092"]}}
+        tables = {"zookeeper": {"connect": CONNECT}, "group": {"id": "g"}, "brokers": {"bootstrap": ["kafka1:9092"]}}
         registry = KafkaRegistry(Kafka.of(Settings.from_dict(tables)))
         assert [each.id for each in registry.reachable()] == [0, 1]
         program.end()

@@ -20,6 +20,7 @@ from tests.support.simulated.coordinator import Coordinator
 from tests.support.simulated.ensemble import Peer
 from tests.support.simulated.fetch_sessions import Answer, FetchSessions
 from tests.support.simulated.kafka_frames import Body, Fetch, FetchedFrom, Header, Led, Part
+from tests.support.simulated.member import GROUP
 from tests.support.simulated.partition_logs import TIMESTAMP, PartitionLogs, host
 from tests.support.simulated.virtual_time import World
 
@@ -59,6 +60,8 @@ class SimulatedBroker:
         self.remote: dict[TopicPartition, tuple[int, float]] = {}
         """Partitions in tiered storage: up to which offset, and how many seconds a read takes. As in 3.6 and 3.7 it
         is given up when `max_wait` of the fetch ends, and of several in one fetch only the first is read."""
+        self.isolation: int | None = None
+        """The level that its clients have to read at; None: any."""
         self.sessions = FetchSessions(lambda: world.now)
         self.coordinator = Coordinator()
         """Of the group, and the same for all brokers of a cluster."""
@@ -196,25 +199,41 @@ class BrokerConnection:
             case frames.METADATA:
                 return partial(self._describe, frames.metadata(body))
             case frames.LIST_OFFSETS:
-                return partial(self._list, frames.list_offsets(body))
+                isolation, asked = frames.list_offsets(body)
+                self._require_isolation(isolation)
+                return partial(self._list, asked)
             case frames.FIND_COORDINATOR:
+                self._require_group(frames.find_coordinator(body))
                 return self._coordinator
             case frames.OFFSET_COMMIT:
-                coordinator, number = self.broker.coordinator, self.broker.number
-                return partial(coordinator.commit, number, self.peer, frames.offset_commit(body))
+                group, offsets = frames.offset_commit(body)
+                self._require_group(group)
+                return partial(self.broker.coordinator.commit, self.broker.number, self.peer, offsets)
             case frames.OFFSET_FETCH:
-                return partial(self.broker.coordinator.fetch, self.broker.number, frames.offset_fetch(body))
+                group, partitions = frames.offset_fetch(body)
+                self._require_group(group)
+                return partial(self.broker.coordinator.fetch, self.broker.number, partitions)
             case frames.OFFSET_FOR_LEADER_EPOCH:
                 return partial(self._end_epochs, frames.epochs(body))
             case _:
                 answer = self.broker.sessions.begin(frames.fetch(body))
                 fetch = answer.request
+                if fetch.min_bytes:  # not of single batches, which are looked at, nor to end a session
+                    self._require_isolation(fetch.isolation)
                 waits_until = self.broker.world.now + fetch.max_wait
                 reading = self._reads_remotely(fetch)
                 if reading is not None:
                     waits_until = min(waits_until, self.broker.world.now + self.broker.remote[reading][1])
                 self.broker.world.at(waits_until, self.serve)
                 return partial(self._fetch, answer, waits_until, reading)
+
+    def _require_isolation(self, level: int) -> None:
+        """A client reads at one level: what one request finds another one has to find, too."""
+        expected = self.broker.isolation
+        assert expected in (None, level), f"a request has isolation {level}, not {expected}"
+
+    def _require_group(self, group: str) -> None:
+        assert group == GROUP, f"a request is about group {group!r}"
 
     def _coordinator(self) -> bytes:
         number = self.broker.coordinator.broker
@@ -329,7 +348,7 @@ class BrokerConnection:
         if not log.start <= asked.offset <= log.end:
             return Part(partition, frames.OFFSET_OUT_OF_RANGE)
         opened = self.broker.open.get(partition)
-        until = end if opened is None or not request.committed else min(end, opened)
+        until = end if opened is None or not request.isolation else min(end, opened)
         records = log.read(asked.offset, min(asked.max_bytes, left), at_least_one=first, until=until)
         return Part(partition, frames.NONE, end, log.start, records, open=opened)
 

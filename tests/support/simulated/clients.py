@@ -10,7 +10,7 @@ from kzconsumer.zookeeper.operations import ConnectString
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from tests.support.simulated.ensemble import LAG, Ensemble
 from tests.support.simulated.lost_replies import Loss
-from tests.support.simulated.network import SimulatedNetwork
+from tests.support.simulated.network import CHROOT, SimulatedNetwork
 from tests.support.simulated.virtual_time import World, clock_of
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ class Clients:
     def __init__(self, seed: int = 1, lag: tuple[float, float] = LAG) -> None:
         """`lag`: seconds between which a server is behind the decided transactions."""
         self.world = World(seed)
-        self.ensemble = Ensemble(self.world, lag=lag)
+        self.ensemble = Ensemble(self.world, lag=lag, chroot=CHROOT)
         self.network = SimulatedNetwork(self.ensemble)
         self.process = self.world.process("client")
 
@@ -48,7 +48,7 @@ class Clients:
         return task.result()
 
     def session(self) -> ZooKeeperSession:
-        return ZooKeeperSession(ConnectString.parse("zk0:2181,zk1:2181"), 6.0)
+        return ZooKeeperSession(ConnectString.parse(f"zk0:2181,zk1:2181{CHROOT}"), 6.0)
 
     def lose_the_next_write(self, *, executed: bool) -> None:
         """Its connection breaks, and with it the reply, or already the request."""

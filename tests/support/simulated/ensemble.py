@@ -2,7 +2,8 @@
 
 `Ensemble` owns the sessions and the decided transactions; each `Server` its tree, which lags behind, its connections
 and their watches. The order is ZooKeeper's: a connection's requests are answered in turn, an event precedes any reply
-that shows the change, and a session that moved to another connection is not served on the old one.
+that shows the change, and a session that moved to another connection is not served on the old one. The tree is what the
+ensemble has below a chroot; clients may name nothing else.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData, Stat
+from kzconsumer.zookeeper.operations import Create, Delete, Operation, Stat
 from kzconsumer.zookeeper.watch_table import EventType
 from tests.support.simulated import zookeeper_frames as frames
 from tests.support.simulated.logins import Login
 from tests.support.simulated.virtual_time import World
-from tests.support.simulated.znode_tree import NO_AUTH, Refused, Tree
+from tests.support.simulated.znode_tree import NO_AUTH, Refused, Tree, written_below
 
 SESSION_EXPIRED, SESSION_MOVED, QUOTA_EXCEEDED, THROTTLED = -112, -118, -125, -127
 TICK = 0.5
@@ -41,11 +42,12 @@ class Peer(Protocol):
 class Session:
     id: int
     timeout: float
+    touched: float
+    """When the last request of it came."""
     expires: float
     attached: Connection | None
     alive: bool = True
-    began: int = 0
-    """The zxid of its beginning."""
+    began: int = 0  # the zxid of its beginning
 
 
 @dataclass
@@ -61,17 +63,11 @@ LAG = (0.0005, 0.01)
 """Seconds between which a server is behind the decided transactions."""
 
 
-def written_below(path: str | None, operations: Sequence[Operation]) -> int | None:
-    """The index of the first operation that creates or sets a node below it."""
-    writes = (i for i, each in enumerate(operations) if isinstance(each, Create | SetData) and path is not None)
-    return next((i for i in writes if operations[i].path.startswith(path or "")), None)
-
-
 class Ensemble:
     """See the module. `committed` are called with every executed transaction, when it is decided."""
 
-    def __init__(self, world: World, servers: int = 3, lag: tuple[float, float] = LAG) -> None:
-        self.world = world
+    def __init__(self, world: World, servers: int = 3, lag: tuple[float, float] = LAG, chroot: str = "") -> None:
+        self.world, self.chroot = world, chroot
         self.closed: dict[str, str] = {}
         """See `Tree.closed`."""
         self.tree = Tree(self.closed)
@@ -119,7 +115,8 @@ class Ensemble:
 
     def open(self, timeout: float, connection: Connection) -> Session:
         self._last_session += 1
-        session = Session(self._last_session, timeout, self.world.now + timeout + TICK, connection)
+        now = self.world.now
+        session = Session(self._last_session, timeout, now, now + timeout + TICK, connection)
         self.sessions[session.id] = session
         session.began = self.transact(session.id, [])[0]
         self.world.at(session.expires, lambda: self._look(session))
@@ -176,6 +173,7 @@ class Ensemble:
             self.world.at(session.expires, lambda session=session: self._look(session))  # type: ignore[misc]
 
     def touch(self, session: Session) -> None:
+        session.touched = self.world.now
         session.expires = self.world.now + session.timeout + self.world.random.uniform(0, TICK)
 
     def close(self, session: Session) -> int:
@@ -291,7 +289,7 @@ class Server:
         if kind in (EventType.CHILDREN_CHANGED, EventType.DELETED):
             output |= self._watching["child"].pop(path, {})
         for connection in output:
-            connection.peer.deliver(frames.event(kind, path))
+            connection.notify(kind, path)
 
 
 @dataclass(eq=False)
@@ -319,7 +317,7 @@ class Connection:
                 return
             frame, self._buffer = self._buffer[4 : 4 + size], self._buffer[4 + size :]
             if self._greeted:
-                self._request(frames.request(frame))
+                self._request(frames.request(frame, self.server.ensemble.chroot))
             else:
                 self._greeted = True
                 self.greet(frames.handshake(frame))
@@ -327,6 +325,9 @@ class Connection:
     def refuse(self, data: bytes, code: int) -> None:
         """Answer a request with an error instead of executing it."""
         self._later(0, frames.reply(frames.request(data[4:]).xid, self.server.tree.zxid, code))
+
+    def notify(self, kind: EventType, path: str) -> None:
+        self.peer.deliver(frames.event(kind, path, self.server.ensemble.chroot))
 
     def close(self) -> None:
         """The server closes it."""
@@ -430,13 +431,13 @@ class Connection:
             zxid = ensemble.close(session)
             self._later(zxid, frames.reply(request.xid, zxid))
             return
-        body, code = request.path.encode(), 0
+        body, code = b"", 0
         if request.kind == frames.SYNC:
-            zxid, body = ensemble.tree.zxid, frames.data_body(body)
+            zxid, body = ensemble.tree.zxid, frames.path_body(request.path, ensemble.chroot)
         else:
             zxid, stats, index, code = ensemble.transact(session.id, request.operations)
             if not code:
-                body = frames.written_body(request.kind, request.operations, stats)
+                body = frames.written_body(request.kind, request.operations, stats, ensemble.chroot)
             elif request.kind == frames.MULTI:
                 body, code = frames.failed_body(len(request.operations), index, code), 0
         self._later(zxid, frames.reply(request.xid, zxid, code, body))
@@ -480,7 +481,7 @@ class Connection:
             self._again("data", path, EventType.DATA_CHANGED, node.mzxid if node else None, request.since)
         for path in exist:
             if path in nodes:
-                self.peer.deliver(frames.event(EventType.CREATED, path))
+                self.notify(EventType.CREATED, path)
             else:
                 self.server.watch("data", path, self)
         for path in child:
@@ -492,8 +493,8 @@ class Connection:
         `since`.
         """
         if at is None:
-            self.peer.deliver(frames.event(EventType.DELETED, path))
+            self.notify(EventType.DELETED, path)
         elif at > since:
-            self.peer.deliver(frames.event(changed, path))
+            self.notify(changed, path)
         else:
             self.server.watch(kind, path, self)

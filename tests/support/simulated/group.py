@@ -17,6 +17,7 @@ from unittest import mock
 import structlog
 from msgspec import structs
 
+from kzconsumer.brokers.protocol.log_reads import ISOLATION_LEVELS
 from kzconsumer.fetcher import fetcher_manager
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.paths import BROKER_TOPICS, GroupPaths
@@ -26,11 +27,11 @@ from tests.support.simulated.broker_faults import BrokerFaults
 from tests.support.simulated.coordinator import Coordinator
 from tests.support.simulated.ensemble import Ensemble
 from tests.support.simulated.member import GROUP, Member, Subscription, listed
-from tests.support.simulated.network import SimulatedNetwork
+from tests.support.simulated.network import CHROOT, SimulatedNetwork
 from tests.support.simulated.partition_logs import PartitionLogs, host
 from tests.support.simulated.product import product_in
 from tests.support.simulated.promises import Promises
-from tests.support.simulated.rest import unsettled
+from tests.support.simulated.rest import unreported, unsettled
 from tests.support.simulated.scene import SESSION_TIMEOUT, Scene, settings_of
 from tests.support.simulated.strays import Strays
 from tests.support.simulated.turns import Turns
@@ -45,8 +46,9 @@ class SimulatedGroup:
 
     def __init__(self, seed: int, scene: Scene) -> None:
         self.scene = scene
+        self._settings = settings_of(scene)
         self.world = World(seed)
-        self.ensemble = Ensemble(self.world, lag=scene.lag)
+        self.ensemble = Ensemble(self.world, lag=scene.lag, chroot=CHROOT)
         self.network = SimulatedNetwork(self.ensemble)
         self.logs = PartitionLogs(self.ensemble, scene.brokers, scene.record_bytes)
         self.brokers = [SimulatedBroker(self.world, self.logs, number) for number in self.logs.brokers]
@@ -59,11 +61,10 @@ class SimulatedGroup:
         self.broker_faults = BrokerFaults(self.world, self.logs, self.brokers, self.promises)
         self.coordinator = Coordinator()
         for broker in self.brokers:
-            broker.coordinator = self.coordinator
+            self._begin(broker)
         self.coordinator.committed.append(partial(self.promises.given_to_coordinator, scene.storage == "both"))
         self.events: list[Mapping[str, Any]] = []
         """The members' log events; `member` names the member."""
-        self._settings = settings_of(scene)
         self._tasks: list[asyncio.Task[Any]] = []
         self._no_leader_until = self._overloaded_until = 0.0
 
@@ -193,7 +194,11 @@ class SimulatedGroup:
         self.brokers[number].set_silent(True)
         address = self.logs.move(number)
         self.brokers[number] = self.network.hosts[address] = SimulatedBroker(self.world, self.logs, number)
-        self.brokers[number].coordinator = self.coordinator
+        self._begin(self.brokers[number])
+
+    def _begin(self, broker: SimulatedBroker) -> None:
+        broker.coordinator = self.coordinator
+        broker.isolation = ISOLATION_LEVELS[self._settings.fetch.isolation]
 
     def lose_brokers(self, member: Member) -> None:
         """It reaches no broker until `find_brokers`."""
@@ -279,7 +284,7 @@ class SimulatedGroup:
         if not rested:
             self.promises.violated(f"no rest within {within} s: {self.settled()}")
         self.world.pass_time(1.0)  # the rebalance that came to this may not have ended
-        generations = {member.name: member.generation for member in self.members if member.active}
+        rebalances = {member.name: member.rebalances for member in self.members if member.active}
         sent, logged = self.network.sent.copy(), len(self.events)
         self.world.pass_time(still)
         for member in self.members:
@@ -290,8 +295,11 @@ class SimulatedGroup:
             self.promises.violated(f"logged at rest: {noise}")
         if self.settled():
             self.promises.violated(f"did not stay at rest: {self.settled()}")
-        if generations != {member.name: member.generation for member in self.members if member.active}:
+        if rebalances != {member.name: member.rebalances for member in self.members if member.active}:
             self.promises.violated("a member at rest rebalanced")
+        for member in self.members:
+            if member.active and (silent := unreported(self.ensemble.tree, member, self.events)):
+                self.promises.violated(silent)
         self.check()
 
     def settled(self) -> str:

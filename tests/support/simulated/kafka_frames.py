@@ -28,6 +28,8 @@ VERSIONS: Final = {
 }
 """The newest ones without the compact encoding of KIP-482."""
 
+NO_REPLICA, NO_GENERATION = -1, -1
+"""Of a consumer's requests, and of commits from outside of the coordinator's group."""
 NONE, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER = 0, 1, 3, 5, 6
 LOADING, NOT_COORDINATOR, TOPIC_AUTHORIZATION_FAILED, UNSUPPORTED_VERSION = 14, 16, 29, 35
 FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH = 70, 71, 74, 75
@@ -58,8 +60,8 @@ class Fetch(NamedTuple):
     epoch: int
     forgotten: list[TopicPartition]
     rack: str
-    committed: bool = False
-    """Nothing from the first open transaction on is to be sent."""
+    isolation: int = 0
+    """1: nothing from the first open transaction on is to be sent."""
 
 
 class Part(NamedTuple):
@@ -105,6 +107,14 @@ class Body:
         self._at += struct.calcsize(">" + form)
         return values
 
+    def expect(self, form: str, *values: int) -> None:
+        """What every request of a consumer has here."""
+        found = self.take(form)
+        assert found == values, f"a request has {found}, not {values}"
+
+    def end(self) -> None:
+        assert self._at == len(self._data), f"a request has {len(self._data) - self._at} bytes too many"
+
     def string(self) -> str:
         (size,) = self.take("h")
         self._at += size
@@ -136,37 +146,49 @@ def header(frame: bytes) -> tuple[Header, Body]:
 
 
 def fetch(body: Body) -> Fetch:
-    # replica, max_wait, min_bytes, max_bytes, isolation, session id and epoch
-    _, wait, least, most, isolation, session, session_epoch = body.take("iiiibii")
+    body.expect("i", NO_REPLICA)
+    # max_wait, min_bytes, max_bytes, isolation, session id and epoch
+    wait, least, most, isolation, session, session_epoch = body.take("iiibii")
     # leader epoch, offset, log start, max_bytes
     parts = [
         FetchedFrom(partition, offset, size, epoch) for partition, (epoch, offset, _, size) in body.by_topic("iqqi")
     ]
     forgotten = [partition for partition, _ in body.by_topic("")]
-    return Fetch(wait / 1000, least, most, parts, session, session_epoch, forgotten, body.string(), isolation == 1)
+    rack = body.string()
+    body.end()
+    return Fetch(wait / 1000, least, most, parts, session, session_epoch, forgotten, rack, isolation)
 
 
-def list_offsets(body: Body) -> dict[TopicPartition, tuple[int, int]]:
-    """Leader epoch and timestamp of each."""
-    body.take("ib")  # replica, isolation
-    return {partition: (epoch, timestamp) for partition, (epoch, timestamp) in body.by_topic("iq")}
+def list_offsets(body: Body) -> tuple[int, dict[TopicPartition, tuple[int, int]]]:
+    """The level of isolation; leader epoch and timestamp of each."""
+    body.expect("i", NO_REPLICA)
+    (isolation,) = body.take("b")
+    asked = {partition: (epoch, timestamp) for partition, (epoch, timestamp) in body.by_topic("iq")}
+    body.end()
+    return isolation, asked
 
 
 def epochs(body: Body) -> dict[TopicPartition, tuple[int, int]]:
     """The leader's epoch and the one asked about, of each."""
-    body.take("i")  # replica
-    return {partition: (leader, epoch) for partition, (leader, epoch) in body.by_topic("ii")}
+    body.expect("i", NO_REPLICA)
+    asked = {partition: (leader, epoch) for partition, (leader, epoch) in body.by_topic("ii")}
+    body.end()
+    return asked
 
 
 def metadata(body: Body) -> list[str]:
-    return body.array(body.string)
+    names = body.array(body.string)
+    body.expect("???", False, False, False)  # it creates no topics, and asks for no rights
+    body.end()
+    return names
 
 
-def offset_commit(body: Body) -> dict[TopicPartition, Kept]:
-    body.string()  # group
-    body.take("i")  # generation
-    body.string()  # member
-    body.take("h")  # instance: null
+def offset_commit(body: Body) -> tuple[str, dict[TopicPartition, Kept]]:
+    """The group, and its offsets."""
+    group = body.string()
+    body.expect("i", NO_GENERATION)
+    assert body.string() == "", "only a member of the coordinator's group has a name"
+    body.expect("h", -1)  # instance: null
     found: dict[TopicPartition, Kept] = {}
 
     def topic() -> None:
@@ -178,12 +200,23 @@ def offset_commit(body: Body) -> dict[TopicPartition, Kept]:
         found[TopicPartition(name, number)] = Kept(offset, epoch, body.string())
 
     body.array(topic)
-    return found
+    body.end()
+    return group, found
 
 
-def offset_fetch(body: Body) -> list[TopicPartition]:
-    body.string()  # group
-    return [partition for partition, _ in body.by_topic("")]
+def offset_fetch(body: Body) -> tuple[str, list[TopicPartition]]:
+    """The group, and the partitions asked for."""
+    group, asked = body.string(), [partition for partition, _ in body.by_topic("")]
+    body.end()
+    return group, asked
+
+
+def find_coordinator(body: Body) -> str:
+    """The group."""
+    group = body.string()
+    body.expect("b", 0)  # of a group, not of a producer
+    body.end()
+    return group
 
 
 def response(correlation: int, body: bytes) -> bytes:

@@ -42,9 +42,9 @@ class Loss:
         return self.nth <= 0
 
 
-def write_of(data: bytes) -> Sequence[Operation]:
+def write_of(data: bytes, chroot: str) -> Sequence[Operation]:
     """The operations of a request that writes; none of another."""
-    asked = frames.request(data[4:])
+    asked = frames.request(data[4:], chroot)
     if asked.kind not in frames.WRITES or all(isinstance(operation, Check) for operation in asked.operations):
         return ()
     return asked.operations

@@ -109,6 +109,11 @@ class Member(RebalanceListener):
         return sessions_of(self.connector).listener.generation if self.connector is not None else 0
 
     @property
+    def rebalances(self) -> int:
+        """Attempts, whether they have changed something or not."""
+        return sessions_of(self.connector).counters.rebalances.counts.total() if self.connector is not None else 0
+
+    @property
     def session(self) -> int:
         """The id of its present ZooKeeper session, 0 without one."""
         session = sessions_of(self.connector).session if self.connector is not None else None

@@ -12,7 +12,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from tests.support.simulated.ensemble import Connection, Ensemble, Peer
 from tests.support.simulated.lost_replies import Loss, write_of
@@ -20,6 +20,13 @@ from tests.support.simulated.virtual_time import Process
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
+CHROOT: Final = "/kafka"
+"""What a group's clients have of the ensemble."""
+CONNECT: Final = f"zk0:2181,zk1:2181,zk2:2181{CHROOT}"
+"""The connect string of such a client."""
+
+MOST_ATTEMPTS = 10
+"""To connect to one host, that a process may make within a second: it waits before it tries again."""
 QUICK = (0.0003, 0.003)
 SLOW = (0.01, 0.6)
 THIN = 16 * 1024
@@ -74,6 +81,7 @@ class SimulatedNetwork:
         """A write to ZooKeeper that is going to fail: its reply is lost, with the connection, or it is refused."""
         self.tearing: dict[Process, float] = {}
         """The part of the next broker response with records after which the connection breaks."""
+        self._attempts: dict[tuple[Process, str], deque[float]] = {}
         self.processes: dict[int, Process] = {}
         """Session id -> its process."""
         self.sent: Counter[Process] = Counter()
@@ -85,6 +93,9 @@ class SimulatedNetwork:
     async def connect(
         self, process: Process, factory: Callable[[], P], host: str, port: int
     ) -> tuple[asyncio.Transport, P]:
+        attempts = self._attempts.setdefault((process, host), deque([-math.inf], MOST_ATTEMPTS))
+        assert attempts[0] < self.world.now - 1.0 or len(attempts) < MOST_ATTEMPTS, f"{process} knocks at {host}"
+        attempts.append(self.world.now)
         while process in self.silent:
             await asyncio.sleep(0.1)
         await asyncio.sleep(self.delay(process))
@@ -237,7 +248,9 @@ class Line(asyncio.Transport):
 
     def _fails(self, connection: Connection, data: bytes) -> bool:
         loss = self.network.losing.get(self.process)
-        if loss is None or connection.session is None or not loss.strikes(write_of(data)):
+        if loss is None or connection.session is None:
+            return False
+        if not loss.strikes(write_of(data, connection.server.ensemble.chroot)):
             return False
         del self.network.losing[self.process]
         if loss.refusal:

@@ -219,6 +219,7 @@ class Promises:
                 )
                 if held:
                     self.violated(f"{member.name} got {partition}[{offsets}], which {other.name} could hand out too")
+        self._require_evidence(member)
         if self._outdated(partition, claim) if claim else self._of_former_log(partition, key):
             return Handed(member, claim, now, counts=False)
         offsets = self._still_there(partition, offsets, key)
@@ -240,6 +241,14 @@ class Promises:
         handed = Handed(member, claim, now, key=key)
         records.update(dict.fromkeys(offsets, handed))
         return handed
+
+    def _require_evidence(self, member: Member) -> None:
+        """Its lease lasts for half a timeout from the sending of what the servers have had of its session."""
+        session = self.ensemble.sessions.get(member.session)
+        if session is not None and session.alive and member.connector is not None:
+            until = sessions_of(member.connector).lease.safe_until - self.world.slept
+            if until > session.touched + session.timeout / 2:
+                self.violated(f"{member.name} trusts its session until {until:.3f}, touched at {session.touched:.3f}")
 
     def done(self, partition: TopicPartition, offsets: range, handed: Handed) -> None:
         """It has processed them."""

@@ -32,6 +32,7 @@ from kzconsumer_spark.source.group_source import GroupStreamReader
 from tests.support.simulated.blocking import Killed, Portal, Program
 from tests.support.simulated.group import SimulatedGroup
 from tests.support.simulated.member import GROUP
+from tests.support.simulated.network import CONNECT
 
 COLUMNS: Final = (
     StructType()
@@ -40,7 +41,7 @@ COLUMNS: Final = (
     .add("offset", LongType())
     .add("key", BinaryType())
 )
-OPTIONS: Final = {"zookeeper.connect": "zk0:2181,zk1:2181,zk2:2181", "group.id": GROUP, "topics": "t"}
+OPTIONS: Final = {"zookeeper.connect": CONNECT, "group.id": GROUP, "topics": "t"}
 
 Row = tuple[TopicPartition, int, bytes]
 """Partition, offset, key."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from typing import cast
+from typing import Any, cast
 
 from kzconsumer.assignors import Assignor
 from kzconsumer.group.assignment import GroupSnapshot, assignment, wanted_by
@@ -12,9 +12,15 @@ from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.plugins import ASSIGNORS, load_chosen
 from kzconsumer.registry import paths
 from kzconsumer.registry.claim_record import decode_claim_record
-from kzconsumer.registry.group_records import decode_registration, needs_all_topics, subscribed_topics
+from kzconsumer.registry.group_records import (
+    Registration,
+    decode_registration,
+    needs_all_topics,
+    subscribed_topics,
+)
 from kzconsumer.registry.nodes import Topic, decode_topic
 from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.zookeeper.watch_table import WatchKind
 from tests.support.members import sessions_of
 from tests.support.simulated.member import GROUP, Member, listed
 from tests.support.simulated.partition_logs import PartitionLogs
@@ -52,6 +58,9 @@ def unsettled(
     for member in active.values():
         if member.in_hand:
             return f"{member.name} still works on {len(member.in_hand)} batches or records"
+    for member in active.values():
+        if wrong := _wrongly_watched(tree, member):
+            return wrong
     for partition in assigned:
         if undone := promises.unfinished(partition, logs.end(partition)):
             return undone
@@ -63,6 +72,39 @@ def _wrong(member: Member, logs: PartitionLogs) -> Iterator[str]:
     yield _without(member)
     yield _untrue(member, logs)
     yield _miscounted(member)
+
+
+def _wrongly_watched(tree: Tree, member: Member) -> str:
+    """The nodes of which it is notified: who is in the group, topics that somebody consumes, and what it owns."""
+    session = sessions_of(member.connector).session if member.connector is not None else None
+    assert session is not None
+    (watched,) = session.watches.chunks(1 << 20)
+    topics = [paths.topic(name) for name in _subscribed(tree)]
+    nodes = {PATHS.member(name) for name in tree.nodes[PATHS.ids].children}
+    nodes |= {PATHS.owner(partition) for partition in member.held} | {path for path in topics if path in tree.nodes}
+    if different := {session.connect.full(path) for path in nodes} ^ set(watched[WatchKind.DATA]):
+        return f"{member.name} watches, or does not watch, {sorted(different)}"
+    if session.connect.full(PATHS.ids) not in watched[WatchKind.CHILD]:
+        return f"{member.name} does not watch the list of members"
+    return ""
+
+
+def unreported(tree: Tree, member: Member, events: Iterable[Mapping[str, Any]]) -> str:
+    """Streams without partitions, and topics that there are none of, that a member has not logged."""
+    logged = {(each["event"], each.get("about")) for each in events if each["member"] == member.name}
+    idle, subscribed = "stream has no partition", member.subscription
+    if isinstance(subscribed, int):
+        busy = {thread.thread for thread in member.held.values()}
+        due = {(idle, f"stream {number}") for number in set(range(subscribed)) - busy}
+        if not tree.nodes[paths.BROKER_TOPICS].children:
+            due = {("no topic matches the list", "white_list .*")}
+    else:
+        there = {(topic, number) for topic, streams in subscribed.items() for number in range(streams)}
+        there -= {(partition.topic, thread.thread) for partition, thread in member.held.items()}
+        missing = {topic for topic in subscribed if paths.topic(topic) not in tree.nodes}
+        due = {(idle, f"{topic} stream {number}") for topic, number in there if topic not in missing}
+        due |= {("topic does not exist", paths.topic(topic)) for topic in missing}
+    return f"{member.name} does not report {sorted(due - logged)}" if due - logged else ""
 
 
 def _untrue(member: Member, logs: PartitionLogs) -> str:
@@ -112,16 +154,23 @@ def _without(member: Member) -> str:
 
 def _assigned(tree: Tree, assignor_name: str) -> Mapping[TopicPartition, ConsumerThreadId]:
     """As every member must compute it from the content of ZooKeeper."""
-    registrations = {
-        name: decode_registration(tree.nodes[PATHS.member(name)].data) for name in tree.nodes[PATHS.ids].children
-    }
+    registrations = _registrations(tree)
     names = tuple(sorted(tree.nodes[paths.BROKER_TOPICS].children))
     topics = {}
-    for name in subscribed_topics(registrations, names):
+    for name in _subscribed(tree):
         if (node := tree.nodes.get(paths.topic(name))) is not None:
             topics[name] = Topic(decode_topic(node.data), node.czxid)
     snapshot = GroupSnapshot(registrations, names if needs_all_topics(registrations) else (), topics)
     return assignment(assignor_name, _assignor(assignor_name), snapshot.context())
+
+
+def _registrations(tree: Tree) -> dict[str, Registration]:
+    return {name: decode_registration(tree.nodes[PATHS.member(name)].data) for name in tree.nodes[PATHS.ids].children}
+
+
+def _subscribed(tree: Tree) -> list[str]:
+    """Topics that a member subscribes to, whether they exist or not."""
+    return subscribed_topics(_registrations(tree), tuple(sorted(tree.nodes[paths.BROKER_TOPICS].children)))
 
 
 @cache

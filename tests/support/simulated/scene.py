@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 import kzconsumer
 from kzconsumer.fetcher.fetcher_manager import SESSION_PARTITIONS
 from tests.support.simulated.member import GROUP
+from tests.support.simulated.network import CONNECT
 
 SESSION_TIMEOUT = 6.0
 COMMIT_INTERVAL = 1.0
@@ -54,7 +55,7 @@ def settings_of(scene: Scene) -> kzconsumer.Settings:
     """The settings of its members, but for their names."""
     return kzconsumer.Settings.from_dict(
         {
-            "zookeeper": {"connect": "zk0:2181,zk1:2181,zk2:2181", "session_timeout": f"{SESSION_TIMEOUT}s"},
+            "zookeeper": {"connect": CONNECT, "session_timeout": f"{SESSION_TIMEOUT}s"},
             "group": {
                 "id": GROUP,
                 "assignor": scene.assignor,

@@ -6,7 +6,7 @@ Compared with a real server by tests/core/servers/test_simulated_zookeeper.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from kzconsumer.zookeeper.operations import Check, Create, Delete, Operation, SetData, Stat
 from kzconsumer.zookeeper.watch_table import EventType
@@ -184,3 +184,9 @@ class Tree:
 def _split(path: str) -> tuple[str, str]:
     above, _, name = path.rpartition("/")
     return above or "/", name
+
+
+def written_below(path: str | None, operations: Sequence[Operation]) -> int | None:
+    """The index of the first operation that creates or sets a node below it."""
+    writes = (i for i, each in enumerate(operations) if isinstance(each, Create | SetData) and path is not None)
+    return next((i for i in writes if operations[i].path.startswith(path or "")), None)

@@ -46,10 +46,15 @@ class Request(NamedTuple):
     data: bytes = b""
 
 
+class OutsideChroot(Exception):
+    """A client has named a node that is not below its chroot."""
+
+
 class _Reader:
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, chroot: str = "") -> None:
         self._data = data
         self._at = 0
+        self._chroot = chroot
 
     def take(self, form: str) -> tuple[int, ...]:
         values = struct.unpack_from("!" + form, self._data, self._at)
@@ -64,9 +69,18 @@ class _Reader:
     def text(self) -> str:
         return self.buffer().decode()
 
-    def texts(self) -> list[str]:
+    def path(self) -> str:
+        """Below the chroot, which is the root of the simulated tree."""
+        path = self.text()
+        if path == "/":  # which is there, whatever the chroot: heartbeats check it
+            return path
+        if path != self._chroot and not path.startswith(f"{self._chroot}/"):
+            raise OutsideChroot(path)
+        return path.removeprefix(self._chroot) or "/"
+
+    def paths(self) -> list[str]:
         (count,) = self.take("i")
-        return [self.text() for _ in range(count)]
+        return [self.path() for _ in range(count)]
 
 
 def handshake(frame: bytes) -> Handshake:
@@ -79,8 +93,9 @@ def established(session: int, password: bytes, timeout: float) -> bytes:
     return _framed(struct.pack("!iiq", 0, round(timeout * 1000), session) + _buffer(password) + b"\0")
 
 
-def request(frame: bytes) -> Request:
-    reader = _Reader(frame)
+def request(frame: bytes, chroot: str = "") -> Request:
+    """Its paths are those below the chroot."""
+    reader = _Reader(frame, chroot)
     xid, kind = reader.take("ii")
     match kind:
         case 1 | 2 | 5 | 13:
@@ -93,11 +108,11 @@ def request(frame: bytes) -> Request:
                     return Request(xid, kind, operations)
                 operations.append(_operation(reader, inner))
         case 3 | 4 | 12:
-            path = reader.text()
+            path = reader.path()
             (watch,) = reader.take("?")
             return Request(xid, kind, path=path, watch=bool(watch))
         case 9:
-            return Request(xid, kind, path=reader.text())
+            return Request(xid, kind, path=reader.path())
         case 100:
             reader.take("i")
             return Request(xid, kind, path=reader.text(), data=reader.buffer())
@@ -105,7 +120,7 @@ def request(frame: bytes) -> Request:
             return Request(xid, kind, data=reader.buffer())
         case 101:
             (since,) = reader.take("q")
-            return Request(xid, kind, since=since, watches=(reader.texts(), reader.texts(), reader.texts()))
+            return Request(xid, kind, since=since, watches=(reader.paths(), reader.paths(), reader.paths()))
         case _:
             return Request(xid, kind)
 
@@ -114,8 +129,13 @@ def reply(xid: int, zxid: int, code: int = 0, body: bytes = b"") -> bytes:
     return _framed(_HEADER.pack(xid, zxid, code) + (b"" if code else body))
 
 
-def event(kind: EventType, path: str) -> bytes:
-    return _framed(_HEADER.pack(-1, -1, 0) + struct.pack("!ii", kind, 3) + _buffer(path.encode()))
+def event(kind: EventType, path: str, chroot: str = "") -> bytes:
+    return _framed(_HEADER.pack(-1, -1, 0) + struct.pack("!ii", kind, 3) + path_body(path, chroot))
+
+
+def path_body(path: str, chroot: str = "") -> bytes:
+    """As the client has named it."""
+    return _buffer((chroot if chroot and path == "/" else chroot + path).encode())
 
 
 def stat_body(stat: Stat, size: int, pzxid: int) -> bytes:
@@ -133,15 +153,15 @@ def names_body(names: Sequence[str]) -> bytes:
     return _INT.pack(len(names)) + b"".join(_buffer(name.encode()) for name in names)
 
 
-def written_body(kind: int, operations: Sequence[Operation], stats: Sequence[Stat | None]) -> bytes:
+def written_body(kind: int, operations: Sequence[Operation], stats: Sequence[Stat | None], chroot: str = "") -> bytes:
     """The reply of a write that was executed."""
     if kind == MULTI:
         parts = (
-            struct.pack("!i?i", _kind(operation), False, 0) + _written(operation, stat)
+            struct.pack("!i?i", _kind(operation), False, 0) + _written(operation, stat, chroot)
             for operation, stat in zip(operations, stats, strict=True)
         )
         return b"".join(parts) + struct.pack("!i?i", -1, True, -1)
-    return _written(operations[0], stats[0])
+    return _written(operations[0], stats[0], chroot)
 
 
 def failed_body(operations: int, index: int, code: int) -> bytes:
@@ -151,7 +171,7 @@ def failed_body(operations: int, index: int, code: int) -> bytes:
 
 
 def _operation(reader: _Reader, kind: int) -> Operation:
-    path = reader.text()
+    path = reader.path()
     if kind == CREATE:
         data = reader.buffer()
         (acls,) = reader.take("i")
@@ -181,9 +201,9 @@ def _kind(operation: Operation) -> int:
             return CHECK
 
 
-def _written(operation: Operation, stat: Stat | None) -> bytes:
+def _written(operation: Operation, stat: Stat | None, chroot: str) -> bytes:
     if isinstance(operation, Create):
-        return _buffer(operation.path.encode())
+        return path_body(operation.path, chroot)
     return stat_body(stat, len(operation.data), 0) if isinstance(operation, SetData) and stat is not None else b""
 
 

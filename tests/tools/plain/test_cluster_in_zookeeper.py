@@ -31,6 +31,7 @@ from kzconsumer_tools.cluster.cluster_reader import (
 from kzconsumer_tools.cluster.requests import encode_config, notification
 from kzconsumer_tools.groups.group_reader import NodeTopicsRead, group_names, require_group
 from tests.support.simulated.clients import Clients
+from tests.support.simulated.network import CHROOT
 
 NAMES = ("a", "b", "old", "odd", "gone")
 BROKEN = b"{"
@@ -249,7 +250,7 @@ def test_it_is_waited_until_nothing_is_pending_or_the_time_is_over(done_after: f
     clients = Clients()
     clients.ensemble.make("/admin/delete_topics/a")
     clients.ensemble.make("/admin/delete_topics/b")
-    settings = Settings.from_dict({"zookeeper": {"connect": "zk0:2181"}, "group": {"id": "g"}}).zookeeper
+    settings = Settings.from_dict({"zookeeper": {"connect": f"zk0:2181{CHROOT}"}, "group": {"id": "g"}}).zookeeper
     shown: list[int] = []
 
     async def script(session: ZooKeeperSession) -> None:

@@ -33,6 +33,7 @@ from kzconsumer.zookeeper.operations import Create
 from tests.support.extent import seeds
 from tests.support.simulated.blocking import Program, blocking
 from tests.support.simulated.group import SimulatedGroup, simulated_group
+from tests.support.simulated.network import CONNECT
 from tests.support.simulated.partition_logs import TIMESTAMP
 
 GROUP, OTHER = GroupPaths("g"), GroupPaths("h")
@@ -81,7 +82,7 @@ class Commands:
     def __call__(self, *words: str, status: int = 0) -> str:
         """What it prints."""
         self._capsys.readouterr()
-        ended = main([*words, "--zookeeper", "zk0:2181,zk1:2181,zk2:2181"])
+        ended = main([*words, "--zookeeper", CONNECT])
         found = self._capsys.readouterr()
         assert ended == status, (words, found)
         return found.out
@@ -236,7 +237,7 @@ def require_copies(kzconsumer: Commands, folder: Path) -> None:
     if None not in kzconsumer.stored.values():
         form = kzconsumer.chance.choice(("zookeeper", "csv", "spark"))
         file = folder / f"offsets.{form}"
-        main(["offsets", "export", "g", "--format", form, "--output-file", str(file), "--zookeeper", "zk0:2181"])
+        main(["offsets", "export", "g", "--format", form, "--output-file", str(file), "--zookeeper", CONNECT])
         if form == "zookeeper":
             file.write_text(file.read_text().replace("/consumers/g/", "/consumers/h/"))
         kzconsumer.change("offsets", "import", str(file), "--group", "h", "--undo", str(folder / "imported"))
