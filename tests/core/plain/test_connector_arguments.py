@@ -7,13 +7,14 @@ import re
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import numpy as np
 import pytest
 
 import kzconsumer
 from kzconsumer import sessions
 from kzconsumer.consumer import ConsumerConnector
-from kzconsumer.errors import NotPermittedError, OffsetLostError
+from kzconsumer.errors import NotOwnedError, NotPermittedError, OffsetLostError
 from kzconsumer.model import checked_offset
 from tests.support.members import settings
 
@@ -135,6 +136,46 @@ async def test_other_arguments(wrong: Any, words: str) -> None:
     with pytest.raises(TypeError, match=words):
         async with kzconsumer.connect(**{"settings": settings(UNREACHABLE, "g"), **wrong}):
             pass
+
+
+async def test_how_records_are_acknowledged_is_one_of_two_words() -> None:
+    with pytest.raises(ValueError, match='"implicit" or "explicit", not \'auto\''):
+        async with kzconsumer.connect(settings(UNREACHABLE, "g"), acknowledge="auto"):  # type: ignore[arg-type]
+            pass
+
+
+async def test_a_group_does_not_read_its_own_dead_letters() -> None:
+    kept = settings(UNREACHABLE, "g", rejected={"policy": "dead-letter", "topic": "letters"})
+    async with kzconsumer.connect(kept) as consumer:
+        with pytest.raises(ValueError, match="'letters' is the dead-letter topic"):
+            await consumer.create_message_streams({"orders": 1, "letters": 1})
+        with pytest.raises(ValueError, match="'letters' is the dead-letter topic"):
+            await consumer.create_message_streams_by_filter(kzconsumer.Include(".*"))
+
+
+async def test_a_connector_without_streams_owns_nothing_and_looks_up_nothing() -> None:
+    partition = kzconsumer.TopicPartition("orders", 0)
+    async with kzconsumer.connect(settings(UNREACHABLE, "g")) as consumer:
+        for look in (consumer.beginning_offsets, consumer.end_offsets):
+            with pytest.raises(RuntimeError, match="create the streams first"):
+                await look([partition])
+        with pytest.raises(RuntimeError, match="create the streams first"):
+            await consumer.offsets_for_times({partition: 0})
+        with pytest.raises(NotOwnedError):
+            await consumer.seek(partition, 0)
+        assert (consumer.run, consumer.positions(), consumer.paused) == (None, [], frozenset())
+
+
+async def test_streams_are_created_once() -> None:
+    with anyio.fail_after(5):
+        async with kzconsumer.connect(settings(UNREACHABLE, "g")) as consumer, anyio.create_task_group() as tasks:
+            tasks.start_soon(consumer.create_message_streams, {"orders": 1})
+            await anyio.lowlevel.checkpoint()
+            with pytest.raises(RuntimeError, match="once per connector"):
+                await consumer.create_message_streams({"bills": 1})
+            with pytest.raises(RuntimeError, match="once per connector"):
+                await consumer.create_message_streams_by_filter(kzconsumer.Include(".*"))
+            await consumer.leave()
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), ExceptionGroup("two", [ValueError("x"), KeyError("y")])])

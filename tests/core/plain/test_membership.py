@@ -1,4 +1,4 @@
-"""Joining while another session has the consumer id."""
+"""Joining while another session has the consumer id, and a group with members that nobody can read."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from kzconsumer.group.membership import PATIENCE, ConsumerRegistry, Membership
+from kzconsumer.errors import GroupUnreadableError
+from kzconsumer.group.membership import PATIENCE, ConsumerRegistry, Membership, SnapshotReader
 from kzconsumer.registry.group_records import Registration
+from kzconsumer.registry.node_topics import NodeTopics
 from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.zookeeper.operations import Create, Delete, Stat
 from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.watch_table import Watch
 from kzconsumer.zookeeper.watches import Watches
 from tests.support.simulated.clients import Clients
 
@@ -52,3 +56,47 @@ def test_a_consumer_id_that_does_not_get_free_is_an_error(held: str, lasts: floa
         way_out = "must be unique, leave it out" if held == "session" else "`kzconsumer groups clean g` removes it"
         assert way_out in said[1]["reason"]
         assert said[1]["about"] == PATHS.member("g_x")
+
+
+def test_a_consumer_id_that_gets_free_as_it_is_looked_at_is_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clients, path = Clients(), PATHS.member("g_x")
+
+    async def script(session: ZooKeeperSession) -> None:
+        await session.ensure(PATHS.ids)
+        clients.ensemble.operate(Create(path, b""))
+        watch_exists = session.watch_exists
+
+        async def goes_first(path: str) -> tuple[Stat | None, Watch]:
+            clients.ensemble.operate(Delete(path, -1))
+            await session.sync()
+            return await watch_exists(path)
+
+        monkeypatch.setattr(session, "watch_exists", goes_first)
+        with anyio.fail_after(1):
+            await member(session).join()
+        assert (await session.get(path)).stat.ephemeral_owner == session.id
+
+    clients.play(script)
+
+
+@pytest.mark.parametrize("content", [b"?", b'{"version":1,"pattern":"white_list","subscription":{"(a":1}}'])
+def test_an_unreadable_registration_stops_the_group_unless_it_is_ignored(content: bytes) -> None:
+    """Then it is reported once, however often it is read, and its member counts for nothing."""
+
+    async def script(session: ZooKeeperSession) -> None:
+        await member(session).join()
+        await session.create(PATHS.member("g_y"), content)
+        watches = Watches(session)
+        consumers, topics = ConsumerRegistry(session, watches, PATHS), NodeTopics(session, watches)
+        strict = SnapshotReader(consumers, topics, watches, PATHS, ignore_unreadable=False)
+        with pytest.raises(GroupUnreadableError, match=PATHS.member("g_y")):
+            await strict.members()
+        lenient = SnapshotReader(consumers, topics, watches, PATHS, ignore_unreadable=True)
+        with capture_logs() as logs:
+            for _ in range(3):
+                assert await lenient.members() == {"g_x": Registration.of_topics({"t": 1})}
+        assert [(each["event"], each["about"]) for each in logs] == [
+            ("member registration unreadable, ignored", PATHS.member("g_y"))
+        ]
+
+    Clients().play(script)

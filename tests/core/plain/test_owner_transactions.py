@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
+from structlog.testing import capture_logs
 
 from kzconsumer.errors import TopicChangedError
 from kzconsumer.model import ConsumerThreadId, TopicPartition
@@ -325,6 +326,38 @@ def before_the_next_write(session: ZooKeeperSession, happens: Callable[[], None]
         return await multi(operations)
 
     session.multi = later  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(("content", "offset"), [(b"12", 12), (b"-1", None), (b"?", None), (b"", None)])
+def test_an_unreadable_offset_is_none_and_its_version_counts(content: bytes, offset: int | None) -> None:
+    """The next commit replaces what was read, and nothing that was stored since."""
+
+    async def script(session: ZooKeeperSession) -> None:
+        owners = registry(session)
+        await owners.release(await claim(owners, FIRST))
+        await session.create(OFFSET, b"1")
+        stat = await session.set(OFFSET, content, -1)
+        with capture_logs() as logs:
+            claimed = await owners.claim(PARTITION, FIRST, 0x2A)
+        assert isinstance(claimed, Claimed)
+        assert (claimed.stored, claimed.stored_version) == (offset, stat.version)
+        unreadable = [each for each in logs if each["event"] == "stored offset is unreadable, treating it as missing"]
+        assert [each["path"] for each in unreadable] == [OFFSET] * (content not in (b"12", b"-1"))
+
+    Clients().play(script)
+
+
+def test_partitions_with_an_owner_node_are_those_of_topics_that_were_claimed() -> None:
+    async def script(session: ZooKeeperSession) -> None:
+        owners = registry(session)
+        others = [TopicPartition("payments", number) for number in (0, 2)]
+        for each in (PARTITION, *others):
+            assert isinstance(await owners.claim(each, FIRST, 0x2A), Claimed)
+        await session.create(f"{PATHS.containers('payments')[0]}/lock")  # of another program
+        assert await owners.owned(["payments", "unclaimed"]) == set(others)
+        assert await owners.owned(["orders", "payments"]) == {PARTITION, *others}
+
+    Clients().play(script)
 
 
 def test_containers_of_many_topics_are_made_at_once() -> None:

@@ -6,7 +6,7 @@ It processes what it gets at its own pace, and reports it to the group.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
@@ -72,6 +72,8 @@ class Member(RebalanceListener):
     """Where partitions end."""
     explicit: bool = False
     """It acknowledges messages out of order, while it has taken `AT_ONCE` of each stream."""
+    rejects: Callable[[int], bool] = lambda offset: False
+    """Which records are of no use to it, by offset; not those of batches."""
     stopping: anyio.Event = field(default_factory=anyio.Event)
     connector: ConsumerConnector | None = None
     owned: set[TopicPartition] = field(default_factory=set)
@@ -176,13 +178,18 @@ class Member(RebalanceListener):
         async for message in stream:
             taken = self._take_one(message)
             await self._work_on(*taken)
+            if self.rejects(message.offset):
+                await stream.reject(message, "of no use")
 
     async def _read_explicitly(self, stream: KafkaStream) -> None:
         at_once = anyio.Semaphore(AT_ONCE)
 
         async def acknowledge(message: Message, taken: Taken) -> None:
             await self._work_on(*taken, times=1 + message.offset % 3)
-            stream.ack(message)
+            if self.rejects(message.offset):
+                await stream.reject(message, "of no use")
+            else:
+                stream.ack(message)
             at_once.release()
 
         async with anyio.create_task_group() as work:

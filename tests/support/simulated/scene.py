@@ -41,6 +41,8 @@ class Scene:
     """More of the members' `[fetch]`."""
     session_partitions: int = SESSION_PARTITIONS
     """Of one fetch session at most."""
+    rejected: tuple[tuple[str, str], ...] = ()
+    """The members' `[rejected]`."""
 
 
 _STORAGES: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -66,6 +68,7 @@ def settings_of(scene: Scene) -> kzconsumer.Settings:
             "brokers": {"client_rack": scene.rack} if scene.rack else {},
             "fetch": {"max_wait": MAX_WAIT, "request_timeout": REQUEST_TIMEOUT, **dict(scene.fetch)},
             "offsets": {"commit_interval": f"{COMMIT_INTERVAL}s", "reset": scene.reset, **_STORAGES[scene.storage]},
+            "rejected": dict(scene.rejected),
             "stop": {"deadline": f"{STOP_DEADLINE}s"},
         }
     )
