@@ -364,3 +364,87 @@ async def test_members_of_both_protocols(
     monkeypatch.setattr(cluster, "call", described)
     group = GroupCoordinator("g", cast(KnownBrokers, cluster), cast(Brokers, cluster), 60.0)
     assert await group.members() == members
+
+
+class Refusing(Cluster):
+    """A coordinator that answers the first requests with errors."""
+
+    def __init__(self, errors: Iterable[int]) -> None:
+        super().__init__()
+        self.leads, self.version = UP, 2
+        self.errors = list(errors)
+        self.found = 0
+        self.groups: dict[str, tuple[CoordinatedMember, ...]] = {"g": (MEMBER,)}
+
+    async def call(self, request: object, *, timeout: float) -> Any:
+        if isinstance(request, FindCoordinatorRequest):
+            self.found += 1
+            return await super().call(request, timeout=timeout)
+        error = self.errors.pop(0) if self.errors else error_codes.NONE
+        if isinstance(request, OffsetFetchRequest):
+            has = {} if error else dict.fromkeys(OFFSETS, CoordinatorOffset(error_codes.NONE, 7, "{}", 3))
+            return StoredOffsets(error, has)
+        if isinstance(request, DescribeGroupsRequest):
+            return {group: GroupState(error, "Stable", members) for group, members in self.groups.items()}
+        return dict.fromkeys(OFFSETS, error)
+
+
+MOVED, LOADING, FORBIDDEN = error_codes.NOT_COORDINATOR, error_codes.COORDINATOR_LOAD_IN_PROGRESS, 30
+CALLS = ["store", "stored", "seen", "members"]
+
+
+async def answer(cluster: Refusing, call: str) -> object:
+    group = GroupCoordinator("g", cast(KnownBrokers, cluster), cast(Brokers, cluster), 60.0)
+    match call:
+        case "store":
+            return await group.store(OFFSETS)
+        case "members":
+            return await group.members()
+        case _:
+            return await (group.stored if call == "stored" else group.seen)([*OFFSETS])
+
+
+@pytest.mark.parametrize("errors", [(), (LOADING,), (MOVED,), (LOADING, MOVED, LOADING)])
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_coordinator_that_moves_or_loads_is_asked_again(
+    call: str, errors: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only one that has moved is looked up again."""
+    monkeypatch.setattr(module, "FIRST_PAUSE", 0.001)
+    cluster = Refusing(errors)
+    expected: dict[str, object] = {"store": {}, "members": ("m",)}
+    assert await answer(cluster, call) == expected.get(call, {each: WithBrokers.read(7, "{}", 3) for each in OFFSETS})
+    assert cluster.found == 1 + errors.count(MOVED)
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_what_the_coordinator_forbids_is_its_answer(call: str) -> None:
+    refused = "GROUP_AUTHORIZATION_FAILED"
+    if call in ("stored", "members"):
+        with pytest.raises(CoordinatorError, match=refused):
+            await answer(Refusing([FORBIDDEN]), call)
+        return
+    found = await answer(Refusing([FORBIDDEN]), call)
+    assert isinstance(found, dict)
+    assert found.keys() == OFFSETS.keys()
+    assert all(refused in str(each) for each in found.values())
+
+
+@pytest.mark.parametrize("call", ["store", "stored"])
+async def test_brokers_that_would_use_zookeeper_store_no_offsets(call: str) -> None:
+    cluster = Refusing(())
+    cluster.version = 0
+    group = GroupCoordinator("g", cast(KnownBrokers, cluster), cast(Brokers, cluster), 60.0)
+    with pytest.raises(CoordinatorError, match=r"offsets of group g: .*before 0\.8\.2 do not store offsets"):
+        await (group.store(OFFSETS) if call == "store" else group.stored(list(OFFSETS)))
+
+
+async def test_a_group_that_is_missing_from_the_answer_is_not_one_without_members(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "READ_PATIENCE", 0.1)
+    cluster = Refusing(())
+    cluster.groups = {"other": ()}
+    group = GroupCoordinator("g", cast(KnownBrokers, cluster), cast(Brokers, cluster), 60.0)
+    with pytest.raises(CoordinatorError, match="left group g out of its answer"):
+        await group.members()

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from kzconsumer.brokers.connection import BrokerConnection
-from kzconsumer.brokers.protocol.log_reads import EARLIEST, ISOLATION_LEVELS, LATEST, ListedOffset, ListOffsetsRequest
+from kzconsumer.brokers.protocol.log_reads import (
+    EARLIEST,
+    ISOLATION_LEVELS,
+    LATEST,
+    Diverging,
+    ListedOffset,
+    ListOffsetsRequest,
+)
+from kzconsumer.errors import CoordinatorError
+from kzconsumer.fetcher.fetch_rules import differs
 from kzconsumer.fetcher.fetch_state import FIRST_PAUSE, LONGEST_PAUSE, REFUSALS_UNLOGGED, FetchState
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.model import RangeIdentity, TopicPartition
@@ -264,6 +273,72 @@ async def test_a_truncated_log_sets_back_nobody_who_has_records_in_hand(policy: 
     state.progress.mark(48, 50)
     await resolved(logs, state, policy, "continue")
     assert (state.position, state.reset_due, logs.stored) == (30, False, [(30, True)])
+
+
+class StoresNothing(Ends):
+    """A coordinator that does not answer."""
+
+    async def store_start(
+        self, progress: Progress, offset: int, *, leader_epoch: int = -1, new_epoch: bool = False
+    ) -> bool:
+        raise CoordinatorError("no answer")
+
+
+@pytest.mark.parametrize("case", ["no offset", "log cut off", "other records"])
+async def test_a_position_that_nobody_stores_is_found_again(case: str) -> None:
+    """Meanwhile nothing is read: another member that claims the partition would begin elsewhere."""
+    logs, state = StoresNothing(0, 30), state_at(50)
+    if case == "no offset":
+        state.position = None
+    elif case == "other records":
+        state.diverging = Diverging(2, 20)
+    state.reset_due = True
+    before = state.position
+    reset = OffsetReset(SMALLEST, cast(Committer, logs), 1.0, ISOLATION_LEVELS["read_uncommitted"], "continue")
+    assert await reset.resolve([state], await reset.ask(cast(BrokerConnection, logs), [state])) == [state]
+    assert (state.position, state.reset_due, state.failed) == (before, True, False)
+
+
+@pytest.mark.parametrize("policy", [SMALLEST, FAIL])
+@pytest.mark.parametrize("begin", [12, 30])
+def test_what_retention_has_left_of_a_planned_range_is_read_unless_the_policy_is_to_fail(
+    policy: str, begin: int
+) -> None:
+    state, plan = state_at(10, plan_of(10, 20)), plan_of(10, 20)
+    reset = OffsetReset(policy, cast(Committer, Ends(begin, 60)), 1.0, ISOLATION_LEVELS["read_uncommitted"], "continue")
+    with capture_logs() as logged:
+        assert reset.begin_late(state, plan, begin) == (policy != FAIL)
+    passed, until = state.queue.get_nowait(), min(begin, 20)
+    if policy == FAIL:
+        assert (state.position, passed, logged) == (10, None, [])
+        return
+    assert passed is not None
+    assert (state.position, passed.first, passed.until, passed.at_end) == (until, 10, until, until == 20)
+    (line,) = logged
+    assert (line["first"], line["until"], line["policy"], line["planned"]) == (10, until, SMALLEST, "10 to 20")
+
+
+@pytest.mark.parametrize("policy", [SMALLEST, FAIL])
+@pytest.mark.parametrize("truncated", ["fail", "continue"])
+async def test_a_planned_range_is_only_shortened_if_both_settings_allow_it(policy: str, truncated: str) -> None:
+    logs, state, plan = Ends(0, 15), state_at(10, plan_of(10, 20)), plan_of(10, 20)
+    reset = OffsetReset(policy, cast(Committer, logs), 1.0, ISOLATION_LEVELS["read_uncommitted"], truncated)
+    allowed = policy != FAIL and truncated == "continue"
+    with capture_logs() as logged:
+        assert await reset.end_early(state, plan, 0, 15, 17) == allowed
+    assert (state.position, logs.stored) == ((10, [(10, True)]) if allowed else (10, []))
+    assert [(each["first"], each["until"], each["log_end"], each["continues_at"]) for each in logged] == (
+        [(15, 20, 17, 10)] if allowed else []
+    )
+
+
+async def test_a_log_with_other_records_is_refused_with_what_differs() -> None:
+    logs, state = Ends(0, 60), state_at(50)
+    state.progress.restart(50, 3)
+    state.diverging = Diverging(2, 20)
+    reset = OffsetReset(FAIL, cast(Committer, logs), 1.0, ISOLATION_LEVELS["read_uncommitted"])
+    assert reset.fails_at_once(state)
+    assert str(reset.refusal(state)) == f'{differs(state.topic_partition, 50, 3, state.diverging)}, and reset = "fail"'
 
 
 OFFSETS = st.integers(0, 9)
