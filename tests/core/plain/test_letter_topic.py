@@ -5,8 +5,10 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import ClassVar
 
+import msgspec
 import pytest
 from confluent_kafka import KafkaException
 
@@ -14,7 +16,7 @@ from kzconsumer import rejected
 from kzconsumer.dead_letter_format import DeadLetter
 from kzconsumer.errors import DeadLetterError
 from kzconsumer.offsets.progress import Message
-from kzconsumer.rejected import LetterTopic
+from kzconsumer.rejected import LetterTopic, producer_security
 from kzconsumer.settings.sections import BrokersSettings
 
 LETTER = DeadLetter(Message("orders", 0, 7, b"k", b"v"), "rejected", "no", "g")
@@ -115,3 +117,58 @@ async def test_what_a_failed_attempt_has_left_is_not_sent_with_the_next(
     assert len(first.sent) == (3 if outcome == "failed" else 1)
     assert len(second.sent) == 2
     assert not first.held
+
+
+TLS = {"ca": "ca.pem", "certificate": "own.pem"}
+SSL = {
+    "security.protocol": "SSL",
+    "ssl.ca.location": "ca.pem",
+    "ssl.certificate.location": "own.pem",
+    "ssl.key.location": "own.pem",
+    "ssl.endpoint.identification.algorithm": "https",
+}
+PLAIN = {"mechanism": "PLAIN", "username": "u", "password_env": "LETTER_PASSWORD"}
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ({}, {"security.protocol": "PLAINTEXT"}),
+        ({"tls": TLS, "sasl": PLAIN}, {"security.protocol": "PLAINTEXT"}),
+        ({"security_protocol": "SSL", "tls": TLS}, SSL),
+        ({"security_protocol": "SSL", "tls": TLS | {"key": "key.pem"}}, SSL | {"ssl.key.location": "key.pem"}),
+        (
+            {
+                "security_protocol": "SSL",
+                "tls": TLS | {"key_password_env": "LETTER_PASSWORD", "verify_hostname": False},
+            },
+            SSL | {"ssl.key.password": "secret", "ssl.endpoint.identification.algorithm": "none"},
+        ),
+        (
+            {"security_protocol": "SASL_PLAINTEXT", "sasl": PLAIN},
+            {
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "PLAIN",
+                "sasl.username": "u",
+                "sasl.password": "secret",
+            },
+        ),
+    ],
+    ids=["plaintext", "unused tables", "tls", "key", "password of the key", "password"],
+)
+def test_letters_are_sent_with_the_security_of_the_settings(
+    table: dict[str, object], expected: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As librdkafka names it; what is not set is left out."""
+    monkeypatch.setenv("LETTER_PASSWORD", "secret")
+    assert producer_security(msgspec.convert(table, BrokersSettings)) == expected
+
+
+def test_each_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    missing = {"key_password_file": str(tmp_path / "key"), "certificate": "own.pem"}
+    sasl = {"mechanism": "PLAIN", "username": "u", "password_file": str(tmp_path / "password")}
+    table = {"security_protocol": "SASL_SSL", "tls": missing, "sasl": sasl}
+    with pytest.raises(DeadLetterError) as raised:
+        producer_security(msgspec.convert(table, BrokersSettings))
+    for key in ("[brokers.tls] key_password_file", "[brokers.sasl] password_file"):
+        assert f"{key}: cannot be read" in str(raised.value)

@@ -71,6 +71,31 @@ def test_records_below_an_offset(form: Callable[[], Records], offset: int) -> No
 
 
 @pytest.mark.parametrize("form", [decoded, in_arrow])
+@pytest.mark.parametrize(
+    "spans",
+    [
+        (),
+        ((47, 48),),
+        ((40, 41),),
+        ((41, 47),),
+        ((0, 99),),
+        ((40, 41), (49, 50)),
+        ((0, 47), (48, 60)),
+        ((41, 42), (47, 49)),
+    ],
+)
+def test_records_without_some_are_in_one_piece(form: Callable[[], Records], spans: Sequence[tuple[int, int]]) -> None:
+    """A destination gets one batch, whatever was rejected of it."""
+    left = [each for each in (40, 47, 49) if not any(first <= each < until for first, until in spans)]
+    kept = form().without(spans)
+    assert len(kept) == (1 if left else 0)
+    assert [message.offset for each in kept for message in each.messages()] == left
+    assert [row for each in kept for row in each.columns().to_pylist()] == [
+        row for row in decoded().columns().to_pylist() if row["offset"] in left
+    ]
+
+
+@pytest.mark.parametrize("form", [decoded, in_arrow])
 @pytest.mark.parametrize(("first", "until"), [(0, None), (1, 2), (1, None), (2, 9), (3, None), (2, 1)])
 def test_messages_that_nobody_acknowledges(form: Callable[[], Records], first: int, until: int | None) -> None:
     found = list(form().slice(first, until).messages())
