@@ -130,6 +130,19 @@ def test_a_partition_that_is_asked_for_alone_does_not_wait_for_a_hung_broker() -
         assert group.world.pass_time(45, lambda: consumed(member)[FIRST] == group.logs.end(FIRST))
 
 
+def test_a_partition_that_is_asked_for_alone_is_read_on_after_its_connection_broke() -> None:
+    with simulated_group(1) as group:
+        filled(group)
+        group.broker_faults.move_to_remote(FIRST, 4.0)
+        member = group.join("a", {"t": 1}, 0.0, in_batches=True)
+        group.world.pass_time(4)
+        for arrives in (True, False, True):
+            group.network.cut(member.process, arrives)
+            group.world.pass_time(1.5)
+        group.come_to_rest(60, 1)
+        assert "broker lost" in [each["event"] for each in group.events]
+
+
 @pytest.mark.parametrize("hole", [100, 200, RECORDS])
 def test_a_run_whose_last_records_were_compacted_ends(hole: int) -> None:
     with simulated_group(1) as group:
