@@ -6,7 +6,6 @@ A tracer would slow down every line of the tests and of the libraries, which tak
 from __future__ import annotations
 
 import ast
-import builtins
 import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
@@ -15,7 +14,9 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Final
 
-_MARKED: Final = "marked__"  # ends with underscores: such a name is the same inside of a class
+_MARKED: Final = "_marked__"
+"""A global of each module, so that functions that Spark's workers get by their code have it. It ends with underscores:
+such a name is the same inside of a class."""
 
 
 class Marks:
@@ -30,7 +31,6 @@ class Marks:
         self._folders = tuple(f"{root / folder}/" for folder in folders)
 
     def install(self) -> None:
-        setattr(builtins, _MARKED, self.marked)
         sys.meta_path.insert(0, _Finder(self))
 
     def take(self) -> bytes:
@@ -72,6 +72,10 @@ class _Loader(SourceFileLoader):
     def __init__(self, fullname: str, path: str, marks: Marks) -> None:
         super().__init__(fullname, path)
         self._marks = marks
+
+    def exec_module(self, module: ModuleType) -> None:
+        setattr(module, _MARKED, self._marks.marked)
+        super().exec_module(module)
 
     def get_code(self, fullname: str) -> CodeType:
         return self._marks.compile(self.get_data(self.path), self.path)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.audit import c_operators
 from tests.audit.__main__ import judge
-from tests.audit.marks import Marks
+from tests.audit.marks import _MARKED, Marks
 from tests.audit.operators import Mutation, mutations
 from tests.audit.reach import STARTS, Reach, record
 from tests.audit.recorder import SUFFIX, Recording
@@ -169,7 +169,7 @@ class C:
                 pass
 """
     marks = Marks(tmp_path, ["p"])
-    values: dict[str, Any] = {"marked__": marks.marked}
+    values: dict[str, Any] = {_MARKED: marks.marked}
     exec(marks.compile(source.encode(), str(tmp_path / "p" / "m.py")), values)
 
     def taken() -> list[int]:
