@@ -81,6 +81,7 @@ class SparkSink:
         self._options = read_options(options)
         self._context = context
         settings = _settings(context)
+        self._log = settings.log
         self._kafka = Kafka.of(settings, elsewhere=is_cluster(self._options.master))
         self._corrupt = CorruptBatches(settings)
         self._rate_limit = context.rate_limit or (lambda: settings.fetch.rate_limit)
@@ -308,6 +309,8 @@ class SparkSink:
             event_log=self._options.event_log,
             scope=scope(self._context.cluster, self._context.group, "spark"),
             kafka=self._kafka,
+            log_level=self._log.level,
+            log_format=self._log.format,
         )
 
     def _prepare(self) -> PrivateDirectory:

@@ -23,6 +23,7 @@ from py4j.java_gateway import JavaGateway
 from pyspark.sql import SparkSession
 
 from kzconsumer.errors import ConfigError, KzConsumerError
+from kzconsumer.logs.setup import configure
 from kzconsumer.plugins import load_function
 from kzconsumer_files.target_writer import WriteResult
 from kzconsumer_spark.columns.shaping import Shaping
@@ -77,18 +78,22 @@ class TryingWriter(RangeWriter, Protocol):
         ...
 
 
-def _log_to_standard_error() -> None:
-    """Our own lines only: PySpark would repeat each traceback of a function."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    log = logging.getLogger("kzconsumer")
-    log.addHandler(handler)
-    log.propagate = False
+def log_as_the_daemon(level: str, form: str) -> None:
+    """Our own lines, and warnings of Python's libraries, only: PySpark would repeat each traceback of a function."""
+    before = logging.root.level
+    configure(level, form)
+    (handler,) = logging.root.handlers
+    logging.root.removeHandler(handler)
+    logging.root.setLevel(before)
+    for name in ("kzconsumer", "py.warnings"):
+        log = logging.getLogger(name)
+        log.addHandler(handler)
+        log.propagate = False
 
 
 def run(start: StartWorker, commands: BinaryIO, events: BinaryIO, java: Future[JavaGateway]) -> None:
     """Until a command or the end of the daemon ends it."""
-    _log_to_standard_error()
+    log_as_the_daemon(start.log_level, start.log_format)
     lease = WorkerLease(start.safe_until)
     inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
     say = _speaker(events)

@@ -171,6 +171,8 @@ class StartWorker(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     event_log: str | None = None  # a URI
     scope: str = ""  # of a function's tokens
     kafka: Kafka | None = None  # None for a preview, which fetches nothing
+    log_level: str = "info"
+    log_format: str = "auto"
 
 
 class LeaseRenewal(msgspec.Struct, frozen=True, tag="heartbeat"):
