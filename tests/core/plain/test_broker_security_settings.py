@@ -116,6 +116,23 @@ def test_valid_settings(
         assert next(security.sasl.begin("h")) == f"\0me\0{SECRET}".encode()
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_the_authorities_of_the_system_are_trusted_unless_others_are_named(
+    files: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    system = trustme.CA()
+    system.cert_pem.write_to_path(str(files / "system"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(files / "system"))
+    monkeypatch.setenv("SSL_CERT_DIR", str(files / "none"))
+    context = load(files, "SSL", {"ca": "ca"} if named else {}, {}).tls
+    assert context is not None
+    trusted = CA if named else system
+    assert [*map(ssl.DER_cert_to_PEM_cert, context.get_ca_certs(binary_form=True))] == [
+        trusted.cert_pem.bytes().decode()
+    ]
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+
+
 OWN = {"certificate": "certificate"}
 
 

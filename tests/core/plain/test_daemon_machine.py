@@ -72,6 +72,42 @@ def test_a_daemon_that_is_suspended_as_it_stops_reports_what_was_not_committed(
         assert (len(failed), daemon.task.result()) == ((1, 1) if records else (0, 0))
 
 
+@pytest.mark.parametrize("zookeeper_answers", [True, False])
+@pytest.mark.parametrize(("after", "at_once"), [(0.1, False), (0.3, True), (1.5, True)])
+def test_a_second_signal_ends_a_daemon_at_once(after: float, at_once: bool, zookeeper_answers: bool) -> None:
+    """Unless it comes with the first one, as from a wrapper and the terminal. A batch is being written."""
+    with simulated_daemons(1, Scene()) as daemons:
+        daemons.group.logs.grow("t", 2)
+        daemon = daemons.start(Scene(), 8.0, topics={"t": 1})
+        daemons.world.pass_time(4.0)
+        for server in daemons.group.ensemble.servers:
+            server.set_cut_off(not zookeeper_answers)
+        daemons.stop(daemon)
+        daemons.world.pass_time(after)
+        daemons.stop(daemon)
+        assert bool(daemons.world.pass_time(1.0, daemon.task.done)) == at_once
+        for server in daemons.group.ensemble.servers:
+            server.set_cut_off(False)
+        daemons.world.pass_time(20.0)
+        assert daemon.task.done()
+
+
+def test_a_signal_to_a_daemon_that_is_about_to_start_again_ends_it() -> None:
+    with simulated_daemons(1, Scene()) as daemons:
+        daemons.group.logs.grow("t", 2)
+        daemon = daemons.start(Scene(), 4.0, topics={"t": 1})
+        daemons.world.pass_time(5.0)
+        daemons.reload(daemon, "subscription", topics={"t": 1, "u": 1})
+        daemons.world.pass_time(0.5)
+        assert not any("STOPPING" in fields for _, fields in daemon.manager.received)
+        daemons.stop(daemon)
+        daemons.world.pass_time(0.1)
+        assert "STOPPING" in daemon.manager.received[-1][1]
+        daemons.world.pass_time(20.0)
+        assert daemon.task.result() == 0
+        assert len(daemon.manager.when("READY")) == 1
+
+
 def test_an_attribute_of_a_sink_that_is_misspelt_is_logged_and_the_daemon_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CallableSink, "due_record", 5, raising=False)
     with simulated_daemons(1, Scene()) as daemons:

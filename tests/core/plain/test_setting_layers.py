@@ -81,6 +81,19 @@ def test_each_layer_wins_over_those_below_it(written: Written) -> None:
     assert str(layers.origins["group", keys[0]]) == "--set group.reconcile_interval"
 
 
+def test_what_is_in_effect_and_where_it_comes_from(written: Written) -> None:
+    """The whole page: each key in the order of the reference file, with its origin, and secrets hidden."""
+    (written.vendor / "a.toml").write_text('[log]\nlevel = "debug"\nformat = "json"\n')
+    (written.drop_ins / "b.toml").write_text(
+        '[sink.options]\n"jdbc.password" = "s3cret"\nurl = "jdbc:postgresql://u:s3cret@h/d"\n'
+        '[fetch]\nmax_wait = "250ms"\n'
+    )
+    flags = "log.level=warning", "subscription.paused=['orders:1']"
+    layers = written.read(*flags, KZCONSUMER__STATUS__LISTEN="unix:/s")
+    page = "\n".join(as_toml(effective(Settings.of(layers), layers))).replace(f"{written.file.parent}{os.sep}", "")
+    assert page == Path(__file__).with_name("effective_settings.txt").read_text().rstrip("\n")
+
+
 def test_tables_of_settings_are_merged_and_values_replaced(written: Written) -> None:
     """The options of a sink are merged; the topics are one value, whichever way they are written."""
     (written.drop_ins / "a.toml").write_text(

@@ -59,6 +59,8 @@ def test_the_age_of_records_that_wait_in_the_queue_is_known_at_every_moment() ->
 def test_a_caught_up_member_without_brokers_does_not_stay_healthy(lose: Callable[[Observed], None]) -> None:
     """Records that it cannot know of wait meanwhile."""
     with observed() as at:
+        assert at.member.connector is not None
+        (since,) = {each.high_watermark_at for each in sessions_of(at.member.connector).positions()}
         lose(at)
         at.group.logs.burst(5_000)
         for second, report in enumerate(at.reports(120)):
@@ -66,6 +68,8 @@ def test_a_caught_up_member_without_brokers_does_not_stay_healthy(lose: Callable
             if second > FRESH + 1:
                 assert all(row.lag is None and row.seconds is None and row.behind is None for row in rows)
                 assert {row.why.reason for row in rows if row.why} <= {"brokers unreachable", "reading too old"}
+                assert all(row.why is not None and row.why.since == since for row in rows)
+                assert all(row.why is not None and "broker 0 (kafka0:9092): " in row.why.detail for row in rows)
                 assert all(each.judgement is None and each.eta is None for each in report.partitions)
             if second > NOTICED:
                 assert degraded(report), second

@@ -39,8 +39,8 @@ def of_shell(script: str) -> SaslSettings:
 def test_what_a_command_has_started_is_ended_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokens, "COMMAND_LIMIT", 0.5)
     with pytest.raises(SecurityError, match=r"token_command: sh did not end within 0\.5 s"):
-        token_of(of_shell(f"(sleep 2; touch {tmp_path}/lives) & wait"))
-    time.sleep(3)
+        token_of(of_shell(f"(sleep 1; touch {tmp_path}/lives) & wait"))
+    time.sleep(1.2)
     assert not (tmp_path / "lives").exists()
 
 

@@ -42,7 +42,7 @@ PATHS = (
 
 
 def page(folder: Path) -> Iterator[str]:
-    with prepared() as group, mock.patch("socket.gethostname", return_value="host"):
+    with prepared(1000) as group, mock.patch("socket.gethostname", return_value="host"):
         at = Scene(group)
         much_is_wrong(at)
         at.offsets("well", pay=[7, 0])

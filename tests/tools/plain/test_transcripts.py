@@ -186,12 +186,12 @@ SCENES: dict[str, Callable[[Scene], None]] = {
 
 
 @contextmanager
-def prepared() -> Iterator[SimulatedGroup]:
-    """A cluster without topics and members, whose nodes have the time of day."""
+def prepared(step: int = 100_000) -> Iterator[SimulatedGroup]:
+    """A cluster without topics and members, whose nodes have the time of day in steps of so many milliseconds."""
     transact = Tree.transact
 
     def dated(tree: Tree, operations: list[Operation], session: int, zxid: int, time_ms: int) -> Any:
-        return transact(tree, operations, session, zxid, time_ms + SINCE)
+        return transact(tree, operations, session, zxid, time_ms // step * step + SINCE)
 
     with mock.patch.object(Tree, "transact", dated), simulated_group(1, brokers=3) as group:
         group.ensemble.committed.clear()  # the promises are those of members

@@ -73,7 +73,7 @@ def changes_table(result: ChangedOffsets, flags: str) -> str:
         changing += changed
         done = "changed" if result.executed else "would change"
         lines.append(f"group {group.group}: {changed} of {plural(len(group.partitions), 'partition')} {done}")
-        lines += ["", *_rows(group), "", *consequences(group.partitions)]
+        lines += ["", *_rows(group), "", *consequences(group.partitions, executed=result.executed)]
         if group.left_out:
             lines += sentence(f"Left out, since they do not exist: {some(group.left_out)}.")
         if group.in_use is not None and not result.executed:
@@ -100,7 +100,7 @@ def _notes(change: DescribedChange) -> Iterator[str]:
         yield f"plan {change.plan[0]}-{change.plan[1]} cleared"
 
 
-def consequences(changes: Sequence[DescribedChange | MovedPartition]) -> Iterator[str]:
+def consequences(changes: Sequence[DescribedChange | MovedPartition], *, executed: bool) -> Iterator[str]:
     """What the changes mean for consumption, as far as they mean anything."""
     repeated = sum(each.repeated for each in changes)
     skipped = sum(each.skipped for each in changes if each.changes)
@@ -112,7 +112,7 @@ def consequences(changes: Sequence[DescribedChange | MovedPartition]) -> Iterato
         yield capital(f"{unread}{plural(skipped, 'offset')} will not be consumed.")
     if published:
         yield f"{plural(published, 'offset')} of these a replayable sink has published, or may have: its destination"
-        yield "will hold these records twice. That needs --republish."
+        yield "will hold these records twice." + ("" if executed else " That needs --republish.")
 
 
 _NOTES: dict[Block, str] = {
@@ -137,7 +137,7 @@ def move_table(result: MovedGroup, flags: str) -> str:
         source, goal = goal, source
     done = "moved" if result.executed else "would move"
     lines = [f"{source}: {plural(changing, 'offset')} {done} to {goal}", "", *_move_rows(result, moved=True), ""]
-    lines += consequences(result.partitions)
+    lines += consequences(result.partitions, executed=result.executed)
     if not result.coordinated:
         lines += sentence(
             "Brokers of 0.8 coordinate no groups: these offsets are for members of the group in ZooKeeper that store "
