@@ -179,7 +179,7 @@ def samples(found: Iterable[Metric]) -> Iterator[str]:
 def lines(document: Any) -> Iterator[str]:
     """A line for each key, and each item of a list."""
     for key, value in document.items() if isinstance(document, dict) else enumerate(document):
-        if isinstance(value, list) and any(isinstance(each, dict) for each in value):
+        if isinstance(value, list | tuple) and any(isinstance(each, dict) for each in value):
             yield from (f"  {key}: {json.dumps(each)}" for each in value)
         else:
             yield f"  {key}: {json.dumps(value)}"
