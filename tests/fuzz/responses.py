@@ -9,6 +9,7 @@ import base64
 import random
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 from kzconsumer.brokers.protocol.cluster_state import (
@@ -319,7 +320,8 @@ class Seed(NamedTuple):
     data: bytes
 
 
-def seeds() -> list[Seed]:
+@cache
+def seeds() -> tuple[Seed, ...]:
     """Valid responses: a few random ones for each version of each request."""
     rng = random.Random(1)
     made = []
@@ -330,7 +332,7 @@ def seeds() -> list[Seed]:
             for _ in range(SEEDS_EACH):
                 body = write(response(api.name, version), rng, flexible=flexible)
                 made.append(Seed(api, version, flexible, frame(body, CORRELATION, flexible=flexible)))
-    return made
+    return tuple(made)
 
 
 def decode(request: Any, version: int, data: memoryview) -> Any:

@@ -60,18 +60,6 @@ async def move_kafka_offset(cluster: Cluster, group: str, topic: str, offset: in
     await asyncio.to_thread(write)
 
 
-async def offsets_written(cluster: Cluster) -> int:
-    """How many records the topic of all groups' offsets has so far."""
-
-    def count() -> int:
-        with _as_group(cluster, "nobody") as consumer:
-            numbers = consumer.list_topics(TOPIC, timeout=LIMIT).topics[TOPIC].partitions
-            logs = [consumer.get_watermark_offsets(TopicPartition(TOPIC, n), timeout=LIMIT) for n in numbers]
-            return sum(end for _, end in logs)
-
-    return await asyncio.to_thread(count)
-
-
 async def coordinator_of(cluster: Cluster, group: str) -> int:
     """The id of the broker that keeps the group's offsets: the leader of that partition of their topic
     (`partitionFor`).

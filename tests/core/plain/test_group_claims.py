@@ -162,9 +162,14 @@ def test_a_member_that_stops_during_a_release_waits_for_the_work_in_hand(monkeyp
         assert sorted(set(handed)) == sorted(handed)
 
 
-@pytest.mark.parametrize("call", ["on_assigned", "on_revoked"])
-def test_a_listener_may_leave_the_group(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The member cannot leave before that call has ended, so `leave` does not wait for it there."""
+@pytest.mark.parametrize("in_a_task", [False, True])
+@pytest.mark.parametrize("call", ["on_assigned", "on_revoked", "on_lost"])
+def test_a_listener_may_leave_the_group(call: str, in_a_task: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The member cannot leave before that call has ended, so `leave` does not wait for it there.
+
+    What the call awaits in a task of its own ends with the membership, at the listener's deadline.
+    """
+    called: list[float] = []
     left: list[float] = []
 
     with simulated_group(1) as group:
@@ -172,16 +177,27 @@ def test_a_listener_may_leave_the_group(call: str, monkeypatch: pytest.MonkeyPat
 
         async def leave(*_: object) -> None:
             assert member.connector is not None
-            await member.connector.leave()
+            called.append(group.world.now)
+            if in_a_task:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(member.connector.leave)
+            else:
+                await member.connector.leave()
             left.append(group.world.now)
 
+        monkeypatch.setattr(member, "deadline", 1.0)
         monkeypatch.setattr(member, call, leave)
-        other = group.join("b", {"t": 1}, 0.0, in_batches=False)
+        if call == "on_lost":
+            group.expire(member)
+        else:
+            other = group.join("b", {"t": 1}, 0.0, in_batches=False)
         if call == "on_assigned":
             assert group.world.pass_time(15, lambda: len(other.owned) == 3)
             group.leave(other)
-        assert group.world.pass_time(15, lambda: bool(left))
-        assert group.world.pass_time(1, lambda: group.paths.member(member.consumer) not in group.ensemble.tree.nodes)
+        assert group.world.pass_time(15, lambda: bool(called))
+        registration = group.paths.member(member.consumer)
+        assert group.world.pass_time(3, lambda: registration not in group.ensemble.tree.nodes)
+        assert left or in_a_task
 
 
 def test_a_seek_on_a_partition_that_is_just_lost_says_so() -> None:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -47,6 +48,18 @@ def test_good_responses_of_every_version_of_every_request_are_read() -> None:
     assert not found, found[0]
     # Except for coordinators of groups that were not requested.
     assert kinds["read"] > 0.98 * len(known), kinds
+
+
+def test_every_truncation_and_every_addition_is_refused() -> None:
+    """Of a response of every version of every request."""
+    for _, of_version in groupby(seeds(), lambda each: (each.api.name, each.version)):
+        by_size = sorted(of_version, key=lambda each: len(each.data))
+        api, version, _, data = by_size[len(by_size) // 2]
+        for size in range(4, len(data)):
+            with pytest.raises(ProtocolError):
+                decode(api.request, version, memoryview(data)[:size])
+        with pytest.raises(ProtocolError, match="left over"):
+            decode(api.request, version, memoryview(data + b"\0"))
 
 
 def shifted(request: Any, version: int, data: memoryview) -> Any:

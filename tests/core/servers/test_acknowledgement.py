@@ -124,20 +124,6 @@ async def test_a_clean_stop_commits_the_prefix_and_the_rest_is_redelivered(clust
         assert [message.offset for message in await take(stream, 24)] == list(range(6, 30))
 
 
-async def test_leaving_waits_for_work_in_hand(cluster: Cluster, unique: str) -> None:
-    await fill(cluster, unique, 1, 10)
-    async with member(cluster, unique) as (consumer, stream), anyio.create_task_group() as tasks:
-        messages = await take(stream, 10)
-        tasks.start_soon(consumer.leave)
-        # Streams have ended: nothing more is delivered, but the member can still commit.
-        with anyio.fail_after(LIMIT):
-            assert [message async for message in stream] == []
-        for message in reversed(messages):
-            await anyio.sleep(0.01)
-            assert stream.ack(message)
-    assert await stored_offsets(cluster.connect, unique, unique, 1) == [10]
-
-
 async def test_unacknowledged_records_move_with_their_partition(cluster: Cluster, unique: str) -> None:
     """Late acknowledgements return that they have no effect; one in time does, although the partition is revoked."""
     await fill(cluster, unique, 2, 20)

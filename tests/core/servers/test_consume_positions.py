@@ -14,27 +14,20 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from kzconsumer import ConsumerConnector, OffsetLostError
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
-from tests.support.consuming import LIMIT, as_messages, member, stored_offset, take, take_batches
+from tests.support.consuming import LIMIT, member, stored_offset, take
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import until
 
-# Each fetch returns at most one batch: a batch is larger than this.
-ONE_BATCH = {"max_bytes": 512}
 
-
-async def fill(cluster: Cluster, topic: str, records: int, *, batches: int = 1) -> None:
-    """A topic of one partition whose values begin with their offset, in the given batches of records."""
+async def fill(cluster: Cluster, topic: str, records: int) -> None:
+    """A topic of one partition whose values are their offsets."""
     await create_topic(cluster.connect, topic, 1)
-    await append(cluster, topic, range(records), batches=batches)
+    await append(cluster, topic, range(records))
 
 
-async def append(cluster: Cluster, topic: str, numbers: range, *, batches: int = 1) -> None:
-    sent = [Sent(0, None, b"%d" % number + b" " * 600) for number in numbers]
-    each = len(sent) // batches
-    offsets = await asyncio.to_thread(
-        produce, cluster.bootstrap, cluster.version, topic, sent, batch_num_messages=each, linger_ms=500
-    )
-    assert offsets == list(numbers)
+async def append(cluster: Cluster, topic: str, numbers: range) -> None:
+    sent = [Sent(0, None, b"%d" % number) for number in numbers]
+    assert await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, sent) == list(numbers)
 
 
 def processed(consumer: ConsumerConnector) -> int:
@@ -55,89 +48,6 @@ async def test_consumption_continues_at_the_message_in_hand(cluster: Cluster, un
         assert [message.offset for message in await take(streams[unique][0], 13)] == list(range(7, 20))
         streams[unique][0].ack()
     assert await stored_offset(cluster, unique, unique) == 20
-
-
-async def test_without_a_message_taken_nothing_is_consumed(cluster: Cluster, unique: str) -> None:
-    await fill(cluster, unique, 5)
-    async with member(cluster, unique, {unique: 1}) as (consumer, _):
-        await until(lambda: [position.fetched for position in consumer.positions()] == [5])
-        assert [(position.consumed, position.processed) for position in consumer.positions()] == [(0, 0)]
-    async with member(cluster, unique, {unique: 1}) as (_, streams):
-        assert [message.offset for message in await take(streams[unique][0], 5)] == list(range(5))
-
-
-async def test_commit_in_the_loop_leaves_out_the_message_in_hand(cluster: Cluster, unique: str) -> None:
-    await fill(cluster, unique, 10)
-    async with member(cluster, unique, {unique: 1}) as (consumer, streams):
-        stream = streams[unique][0]
-        with anyio.fail_after(LIMIT):
-            async for message in stream:
-                if message.offset == 4:
-                    await consumer.commit()
-                    assert await stored_offset(cluster, unique, unique) == 4
-                elif message.offset == 5:
-                    stream.ack()
-                    await consumer.commit()
-                    assert await stored_offset(cluster, unique, unique) == 6
-                elif message.offset == 9:
-                    break
-
-
-async def test_commit_leaves_out_the_batch_in_hand(cluster: Cluster, unique: str) -> None:
-    await fill(cluster, unique, 9, batches=3)
-    async with member(cluster, unique, {unique: 1}, fetch=ONE_BATCH) as (consumer, streams):
-        stream = streams[unique][0]
-        seen = 0
-        with anyio.fail_after(LIMIT):
-            async for batch in stream.batches():
-                assert batch.num_rows == 3
-                await consumer.commit()
-                assert await stored_offset(cluster, unique, unique) == seen
-                seen += batch.num_rows
-                if seen == 9:
-                    break
-        stream.ack()
-        await consumer.commit()
-        assert await stored_offset(cluster, unique, unique) == 9
-
-
-async def test_iterators_of_a_stream_share_its_position(cluster: Cluster, unique: str) -> None:
-    """`break` and continue, messages and batches in turn, inside a batch and across its end: each record once, in
-    order.
-    """
-    await fill(cluster, unique, 40, batches=4)
-    async with member(cluster, unique, {unique: 1}, fetch=ONE_BATCH) as (consumer, streams):
-        stream = streams[unique][0]
-        seen: list[int] = []
-        for count in (3, 2):
-            seen += [message.offset for message in await take(stream, count)]
-        assert seen == list(range(5))
-        rest_of_first = await take_batches(stream, 1)
-        assert processed(consumer) == 5
-        second = await take_batches(stream, 1)
-        assert processed(consumer) == 10
-        seen += [message.offset for batch in rest_of_first + second for message in as_messages(batch)]
-        assert seen == list(range(20))
-        seen += [message.offset for message in await take(stream, 12)]
-        assert processed(consumer) == 31
-        last = await take_batches(stream, 8)
-        seen += [message.offset for batch in last for message in as_messages(batch)]
-    assert seen == list(range(40))
-    assert await stored_offset(cluster, unique, unique) == 32
-
-
-async def test_a_cancelled_wait_takes_nothing(cluster: Cluster, unique: str) -> None:
-    await fill(cluster, unique, 3)
-    async with member(cluster, unique, {unique: 1}) as (_, streams):
-        stream = streams[unique][0]
-        taken: list[int] = []
-        with anyio.move_on_after(1.0) as scope:
-            async for message in stream:
-                taken.append(message.offset)  # noqa: PERF401  (to be kept when cancelled)
-        assert scope.cancelled_caught
-        assert taken == [0, 1, 2]
-        await append(cluster, unique, range(3, 6))
-        assert [message.offset for message in await take(stream, 3)] == [3, 4, 5]
 
 
 async def test_control_records_are_skipped(cluster: Cluster, unique: str) -> None:

@@ -14,32 +14,24 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.registry.group_records import encode_registration
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
 from kzconsumer_sandbox.servers.topic_creation import create_topic
-from tests.support.extent import extent, only_nightly
+from tests.support.extent import extent
 from tests.support.members import sessions_of, settings
 from tests.support.zookeeper_sessions import received_by_session, session, until
 
 MEMBERS, TOPICS, PARTITIONS = extent((8, 6, 8), (12, 8, 12))
 COMERS = 6
 
-# Requests: a registration, a read of the brokers, a list of members or two.
-FIXED = 20
-CLAIM, RELEASE = 8, 2
-"""A claim reads the record, writes, reads the offset and watches; the same once more when it was blocked before."""
 LOOK = 3
-"""The list and the new member's registration, and one to spare."""
+"""Requests: the list and the new member's registration, and one to spare."""
 
 
 class Counting(RebalanceListener):
-    """A member's claims, and how many were made and ended in total."""
+    """A member, and how many partitions it has."""
 
     consumer: ConsumerConnector
 
     def __init__(self) -> None:
-        self.came = self.went = 0
-
-    @property
-    def holds(self) -> int:
-        return self.came - self.went
+        self.holds = 0
 
     @property
     def session_id(self) -> int:
@@ -48,10 +40,10 @@ class Counting(RebalanceListener):
         return zookeeper.id
 
     async def on_assigned(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
-        self.came += len(partitions)
+        self.holds += len(partitions)
 
     async def on_revoked(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
-        self.went += len(partitions)
+        self.holds -= len(partitions)
 
     on_lost = on_revoked
 
@@ -99,24 +91,6 @@ async def made_topics(cluster: Cluster, unique: str) -> list[str]:
     for topic in topics:
         await create_topic(cluster.connect, topic, PARTITIONS)
     return topics
-
-
-@only_nightly  # tests/core/plain/test_scale.py: what the members of a large group ask for as it starts
-async def test_a_starting_group_makes_requests_for_its_shares_its_members_and_its_topics(
-    cluster: Cluster, zookeeper: ZooKeeperServer, unique: str
-) -> None:
-    topics = await made_topics(cluster, unique)
-    async with group_of(1, cluster, unique, topics):
-        pass  # the parents of the group's nodes are created only once
-    async with group_of(MEMBERS, cluster, unique, topics) as members:
-        made = await requests(zookeeper, members)
-    for number, member in zip(made, members, strict=True):
-        # Whatever the timing: a member that starts before the others claims more, and releases it.
-        assert number <= FIXED + MEMBERS + TOPICS + CLAIM * member.came + RELEASE * member.went, (
-            number,
-            member.came,
-            member.went,
-        )
 
 
 async def test_a_joining_or_leaving_member_costs_the_others_one_read_of_the_list(

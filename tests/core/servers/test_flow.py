@@ -173,35 +173,6 @@ async def test_seek_inside_the_loop_and_out_of_the_log(cluster: Cluster, unique:
     assert seen == [0, 1, 2, 3, 4, 15, 16, 17, 18, 19, 0, 1]
 
 
-async def test_seek_as_soon_as_a_partition_is_assigned(cluster: Cluster, unique: str) -> None:
-    await create_topic(cluster.connect, unique, PARTITIONS)
-    await send(cluster, unique, 40)
-
-    class FromTen(kzconsumer.RebalanceListener):
-        consumer: kzconsumer.ConsumerConnector
-
-        async def on_assigned(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
-            for partition in partitions:
-                await self.consumer.seek(partition, 10)
-
-    listener = FromTen()
-    async with kzconsumer.connect(settings(cluster.connect, unique), listener=listener) as listener.consumer:
-        (stream,) = (await listener.consumer.create_message_streams({unique: 1}))[unique]
-        taken = await take(stream, 20, limit=10)
-    assert sorted((m.partition, m.offset) for m in taken) == [(p, n) for p in range(2) for n in range(10, 20)]
-
-
-async def test_a_cancelled_seek_leaves_the_partition_flowing(cluster: Cluster, unique: str) -> None:
-    await create_topic(cluster.connect, unique, 1)
-    records = [Sent(0, None, b"%d" % n) for n in range(20)]
-    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
-    async with member(cluster, unique, {unique: 1}) as (consumer, streams):
-        await take(streams[unique][0], 5)
-        with anyio.move_on_after(0):
-            await consumer.seek(TopicPartition(unique, 0), 15)
-        assert (await take(streams[unique][0], 1, limit=5))[0].offset in (5, 15)
-
-
 async def test_a_cancelled_seek_is_stored_by_the_next_commit(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, 1)
     records = [Sent(0, None, b"%d" % n) for n in range(20)]
@@ -217,23 +188,6 @@ async def test_a_cancelled_seek_is_stored_by_the_next_commit(cluster: Cluster, u
             await consumer.commit()
             assert await stored_offset(cluster, unique, unique) == offset
             assert (await take(streams[unique][0], 1, limit=5))[0].offset == offset
-
-
-async def test_a_pause_with_a_full_queue_blocks_no_other_partition(cluster: Cluster, unique: str) -> None:
-    await create_topic(cluster.connect, unique, PARTITIONS)
-    for _ in range(4):  # each is a batch of its own
-        records = [Sent(0, None, bytes(1000)) for _ in range(100)]
-        await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
-    limits = {"queue_bytes": "128KiB", "max_bytes": "32KiB"}
-    async with member(cluster, unique, {unique: 1}, fetch=limits) as (consumer, streams):
-        stream = streams[unique][0]
-        await take(stream, 1)
-        await until(lambda: any(at.queue_full for at in consumer.positions()))
-        consumer.pause([TopicPartition(unique, 0)])
-        await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, [Sent(1, None, b"x")])
-        assert (await take(stream, 1, limit=5))[0].partition == 1
-        consumer.resume([TopicPartition(unique, 0)])
-        assert [message.offset for message in await take(stream, 399)] == list(range(1, 400))
 
 
 async def test_without_any_broker_nothing_is_finished(zookeeper: ZooKeeperServer, unique: str) -> None:

@@ -11,20 +11,19 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
-from structlog.testing import capture_logs
 
 import kzconsumer
+from kzconsumer.group.rebalancer import RebalanceTrigger
 from kzconsumer.registry.group_records import decode_registration, encode_registration
 from kzconsumer.zookeeper.operations import Node
 from kzconsumer.zookeeper.watches import Watches
-from kzconsumer_sandbox.servers.kafka_servers import Cluster
+from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
 from kzconsumer_sandbox.servers.topic_creation import add_partitions, create_topic
-from tests.support.members import daemon, owners, reader, sessions_of, settings, stored_offsets
+from tests.support.members import daemon, owners, reader, settings, stored_offsets
 from tests.support.original import tools_verdict
 from tests.support.producing import Sent, produce
-from tests.support.proxy import FaultProxy
 from tests.support.servers import Servers
-from tests.support.zookeeper_sessions import expire, session, until
+from tests.support.zookeeper_sessions import session, until
 
 PARTITIONS = 8
 
@@ -96,6 +95,23 @@ async def test_a_killed_member_is_taken_over_when_its_session_expires(
                 assert set(found.values()) == {f"{survivor.consumer.consumer}-0"}
 
 
+async def test_a_member_waits_quietly_for_a_cluster_without_brokers(
+    zookeeper: ZooKeeperServer, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = 0
+    wait = RebalanceTrigger.wait
+
+    async def counted(trigger: RebalanceTrigger, timeout: float | None) -> list[str]:
+        nonlocal waits
+        waits += 1
+        return await wait(trigger, timeout)
+
+    monkeypatch.setattr(RebalanceTrigger, "wait", counted)
+    async with reader(settings(f"{zookeeper.connect}/{unique}", unique), {unique: 1}):
+        await anyio.sleep(0.5)
+    assert 1 <= waits < 10
+
+
 async def test_added_partitions_and_a_topic_created_later_are_picked_up(cluster: Cluster, unique: str) -> None:
     later = f"{unique}-later"
     await create_topic(cluster.connect, unique, 2)
@@ -153,101 +169,6 @@ async def test_the_originals_own_tool_calls_the_group_balanced(cluster: Cluster,
             assert "Rebalance operation failed" in await tools_verdict(servers, cluster, absent)
 
 
-async def test_a_deleted_owner_node_ends_the_claim_at_once_and_is_claimed_again(cluster: Cluster, unique: str) -> None:
-    await create_topic(cluster.connect, unique, 2)
-    configured = settings(cluster.connect, unique, offsets={"commit_interval": "1h"})
-    async with reader(configured, {unique: 1}) as member, session(cluster.connect) as other:
-        path = f"/consumers/{unique}/owners/{unique}/0"
-        before = await other.get(path)
-        await other.delete(path, -1)
-        with anyio.fail_after(5):
-            while (node := await other.find(path)) is None:
-                await anyio.sleep(0.005)
-        assert node.data == before.data
-        await until(lambda: len(member.owned) == 2)
-        await send(cluster, unique, 100, 2)
-        await until(lambda: len(member.messages) == 100)
-
-
-async def test_a_member_that_lost_a_partition_cannot_move_its_offset(cluster: Cluster, unique: str) -> None:
-    """An operator deletes our owner node and another member claims the partition: our commit must be refused."""
-    await create_topic(cluster.connect, unique, 1)
-    await send(cluster, unique, 100, 1)
-    configured = settings(cluster.connect, unique, offsets={"commit_interval": "1h"})
-    async with reader(configured, {unique: 1}) as member, session(cluster.connect) as other:
-        await until(lambda: len(member.messages) == 100)
-        path = f"/consumers/{unique}/owners/{unique}/0"
-        await other.delete(path, -1)
-        await other.create(path, b"somebody-0", ephemeral=True)
-        await member.consumer.commit()
-        assert member.owned == set()
-        node = await other.get(f"/consumers/{unique}/offsets/{unique}/0")
-        assert node.data == b"0"
-
-
-async def test_a_foreign_write_to_an_offset_is_reported_and_corrected(cluster: Cluster, unique: str) -> None:
-    await create_topic(cluster.connect, unique, 1)
-    configured = settings(cluster.connect, unique, offsets={"commit_interval": "1h"})
-    async with reader(configured, {unique: 1}) as member, session(cluster.connect) as other:
-        await send(cluster, unique, 100, 1)
-        await until(lambda: len(member.messages) == 100)
-        path = f"/consumers/{unique}/offsets/{unique}/0"
-        await other.set(path, b"7", -1)
-        await anyio.lowlevel.checkpoint()
-        with capture_logs() as logs:
-            await member.consumer.commit()
-        stored = int((await other.get(path)).data)
-        assert stored in (99, 100)
-        (entry,) = [each for each in logs if each["event"].startswith("offset changed by a client")]
-        assert (entry["log_level"], entry["path"], entry["found"], entry["ours"]) == ("error", path, "7", stored)
-
-
-async def test_an_expired_session_is_followed_by_a_new_membership(cluster: Cluster, unique: str) -> None:
-    """What was owned is lost, nothing of the old session is written, and the member rejoins by itself."""
-    await create_topic(cluster.connect, unique, 4)
-    await send(cluster, unique, 400, 4)
-    configured = settings(cluster.connect, unique, offsets={"commit_interval": "1h"})
-    async with reader(configured, {unique: 1}) as member:
-        await until(lambda: len(member.messages) == 400)
-        old = sessions_of(member.consumer).lease.session
-        assert old is not None
-        await expire(old, cluster.connect)
-        await until(lambda: sessions_of(member.consumer).lease.session not in (old, None) and len(member.owned) == 4)
-        assert old.expired
-        await send(cluster, unique, 400, 4)
-        await until(lambda: len({(m.partition, m.offset) for m in member.messages}) == 800)
-    # The old session committed nothing: its records were redelivered, at least once and from the stored offset.
-    assert len(member.messages) == 1_200
-    assert await stored_offsets(cluster.connect, unique, unique, 4) == [200] * 4
-
-
-async def test_a_commit_cancelled_in_flight_is_not_taken_for_a_foreign_write(
-    cluster: Cluster, servers: Servers, unique: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """The server executes the commit, its reply is lost, the caller is cancelled: the next one continues from there."""
-    await create_topic(cluster.connect, unique, 1)
-    chroot = cluster.connect.partition("/")[2]
-    async with FaultProxy(servers.zookeeper.host, servers.zookeeper.port) as proxy:
-        configured = settings(f"{proxy.connect}/{chroot}", unique, offsets={"commit_interval": "1h"})
-        async with kzconsumer.connect(configured) as consumer:
-            (stream,) = (await consumer.create_message_streams({unique: 1}))[unique]
-            await send(cluster, unique, 3, 1)
-            async for message in stream:
-                if message.offset == 1:
-                    stream.ack()
-                    proxy.mute = True
-                    with anyio.move_on_after(0.5):
-                        await consumer.commit()
-                    assert await stored_offsets(cluster.connect, unique, unique, 1) == [2]
-                    proxy.mute = False
-                if message.offset == 2:
-                    break
-            stream.ack()
-            await consumer.commit()
-            assert await stored_offsets(cluster.connect, unique, unique, 1) == [3]
-    assert "offset changed by" not in "".join(capfd.readouterr())
-
-
 async def test_a_white_list_matches_topics_including_those_created_later(cluster: Cluster, unique: str) -> None:
     first, later, other = f"{unique}-a", f"{unique}-b", f"other-{unique}"
     await create_topic(cluster.connect, first, 2)
@@ -279,16 +200,6 @@ async def test_a_white_list_matches_topics_including_those_created_later(cluster
         tasks.cancel_scope.cancel()
     assert {message.topic for message in seen} == {first, later}
     assert len({(m.topic, m.partition, m.offset) for m in seen}) == len(seen)
-
-
-async def test_two_groups_each_get_everything(cluster: Cluster, unique: str) -> None:
-    await create_topic(cluster.connect, unique, 4)
-    await send(cluster, unique, 400, 4)
-    async with (
-        reader(settings(cluster.connect, f"{unique}-1"), {unique: 1}) as one,
-        reader(settings(cluster.connect, f"{unique}-2"), {unique: 1}) as two,
-    ):
-        await until(lambda: len(one.messages) == len(two.messages) == 400)
 
 
 async def test_an_owner_that_leaves_before_it_is_watched_does_not_block_its_successor(

@@ -9,15 +9,13 @@ from pathlib import Path
 import pytest
 
 from kzconsumer.errors import CoordinatorError, SinkError
-from kzconsumer.model import TopicPartition
-from kzconsumer.offsets import committer
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.core.servers import test_replay as replay
 from tests.support.command_line import CommandLine
 from tests.support.consuming import LIMIT, member, stored_offset, take
 from tests.support.kafka_consumer import kafka_member
-from tests.support.kafka_offsets import kafka_offset, move_kafka_offset, offsets_written
+from tests.support.kafka_offsets import kafka_offset, move_kafka_offset
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import session, until
 
@@ -82,39 +80,6 @@ async def test_a_group_goes_to_the_brokers_and_back(cluster: Cluster, unique: st
     for offsets in ({"storage": "zookeeper"}, DUAL, KAFKA, DUAL, {"storage": "zookeeper"}):
         came += await consume(cluster, unique, 4, offsets)
     assert came == list(range(20))
-
-
-async def test_an_unchanged_offset_is_written_again_only_once_an_hour(
-    cluster: Cluster, unique: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Brokers expire offsets that are not stored again."""
-    await fill(cluster, unique)
-    for offsets in (KAFKA, DUAL):
-        async with member(cluster, unique, {unique: 1}, offsets=offsets) as (consumer, streams):
-            await take(streams[unique][0], 3)
-            await consumer.commit()
-            before = await offsets_written(cluster)
-            for _ in range(3):
-                await consumer.commit()
-            assert await offsets_written(cluster) == before
-            streams[unique][0].ack()
-            await consumer.commit()
-            assert await offsets_written(cluster) == before + 1
-            with monkeypatch.context() as passed:
-                passed.setattr(committer, "STORE_AGAIN", 0.0)
-                await consumer.commit()
-            assert await offsets_written(cluster) == before + 2
-
-
-async def test_a_seek_back_holds_for_the_next_owner(cluster: Cluster, unique: str) -> None:
-    """Otherwise the larger of both would undo it."""
-    await fill(cluster, unique)
-    async with member(cluster, unique, {unique: 1}, offsets=DUAL) as (consumer, streams):
-        await take(streams[unique][0], 10)
-        await consumer.commit()
-        await consumer.seek(TopicPartition(unique, 0), 4)
-        assert (await kafka_offset(cluster, unique, unique), await stored_offset(cluster, unique, unique)) == (4, 4)
-    assert await consume(cluster, unique, 1, DUAL) == [4]
 
 
 @pytest.mark.parametrize("offsets", [KAFKA, DUAL], ids=["kafka", "dual"])

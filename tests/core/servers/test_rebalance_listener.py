@@ -95,58 +95,6 @@ async def test_assigned_precedes_the_first_record_and_revoked_precedes_the_relea
     assert order == ["assigned after 0 records", "revoked with 2 owners"]
 
 
-async def test_a_hanging_listener_is_waited_for_until_its_deadline(cluster: Cluster, unique: str) -> None:
-    class Hanging(kzconsumer.RebalanceListener):
-        deadline = 0.5
-
-        async def on_revoked(self, generation: int, partitions: frozenset[kzconsumer.TopicPartition]) -> None:
-            await anyio.sleep_forever()
-
-    await create_topic(cluster.connect, unique, 2)
-    async with kzconsumer.connect(settings(cluster.connect, unique), listener=Hanging()) as consumer:
-        await consumer.create_message_streams({unique: 1})
-        async with reader(settings(cluster.connect, unique), {unique: 1}) as other:
-            await until(lambda: len(other.owned) == 1, 5)
-
-
-@pytest.mark.parametrize("call", ["on_assigned", "on_revoked", "on_lost"])
-@pytest.mark.parametrize("in_a_task", [False, True])
-async def test_a_listener_may_leave_the_group(cluster: Cluster, unique: str, call: str, in_a_task: bool) -> None:
-    await create_topic(cluster.connect, unique, 2)
-    left = anyio.Event()
-
-    async def leave(generation: int, partitions: frozenset[kzconsumer.TopicPartition]) -> None:
-        if in_a_task:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(consumer.leave)
-        else:
-            await consumer.leave()
-        left.set()
-
-    listener = kzconsumer.RebalanceListener()
-    listener.deadline = 1.0  # what ends a call that awaits a task which waits for the membership to end
-    setattr(listener, call, leave)
-    # A deadline that a leave never needs: the wait must not end because of it.
-    configured = settings(cluster.connect, unique, stop={"deadline": "30s"})
-    with anyio.fail_after(10):
-        async with kzconsumer.connect(configured, listener=listener) as consumer:
-            (stream,) = (await consumer.create_message_streams({unique: 1}))[unique]
-            if call == "on_revoked":
-                async with reader(settings(cluster.connect, unique), {unique: 1}) as other:
-                    await until(lambda: len(other.owned) == 2)
-            elif call == "on_lost":
-                lease = sessions_of(consumer).lease.session
-                assert lease is not None
-                await expire(lease, cluster.connect)
-            async for message in stream:
-                raise AssertionError(message)
-    assert left.is_set() or in_a_task  # what a listener awaits in a task of its own ends with the membership
-    async with session(cluster.connect) as zookeeper:
-        assert await zookeeper.children(f"/consumers/{unique}/ids") == []
-        owners = await zookeeper.children(f"/consumers/{unique}/owners/{unique}")
-        assert owners == []
-
-
 async def test_an_exception_of_a_listener_ends_the_member(cluster: Cluster, unique: str) -> None:
     class Raising(kzconsumer.RebalanceListener):
         async def on_assigned(self, generation: int, partitions: frozenset[kzconsumer.TopicPartition]) -> None:

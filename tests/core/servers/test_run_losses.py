@@ -17,14 +17,14 @@ import kzconsumer
 from kzconsumer import runs
 from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.errors import OffsetLostError
-from kzconsumer.model import RangeIdentity, TopicPartition
+from kzconsumer.model import TopicPartition
 from kzconsumer.registry.group_records import GroupRun, TopicEnds, decode_group_run, encode_group_run
 from kzconsumer.sessions import Sessions
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.members import Daemon, settings, stored_offsets
 from tests.support.producing import Sent, produce
-from tests.support.zookeeper_sessions import session, until
+from tests.support.zookeeper_sessions import session
 
 LIMIT = 40.0
 
@@ -75,21 +75,10 @@ async def finish(configured: kzconsumer.Settings, topic: str) -> list[int]:
             return [message.offset async for message in stream]
 
 
-class Replayable:
-    fingerprint = "memory"
-    remembers = False
-
-    async def has(self, ranges: Sequence[RangeIdentity]) -> Sequence[RangeIdentity]:
-        return ()
-
-    async def set_aside(self, part: RangeIdentity, records: int) -> bool:
-        return True
-
-
-async def finish_unread(configured: kzconsumer.Settings, topic: str, destination: Replayable | None = None) -> None:
+async def finish_unread(configured: kzconsumer.Settings, topic: str) -> None:
     """As by a member whose sink receives nothing."""
     with anyio.fail_after(LIMIT):
-        sessions = Sessions(configured, destination=destination)
+        sessions = Sessions(configured)
         async with sessions.running():
             await ConsumerConnector(sessions).create_message_streams({topic: 1})
             await sessions.finished.wait()
@@ -125,48 +114,6 @@ async def test_a_log_that_was_truncated_below_the_end(cluster: Cluster, unique: 
     tomorrow = msgspec.structs.replace(configured(cluster, unique).subscription, run="tomorrow")
     read = await finish(msgspec.structs.replace(configured(cluster, unique), subscription=tomorrow), unique)
     assert read == [10, 11, 12]
-
-
-@pytest.mark.usefixtures("at_once")
-async def test_a_replayable_sink_continues_without_them_only_if_configured(cluster: Cluster, unique: str) -> None:
-    await create_topic(cluster.connect, unique, 1)
-    await send(cluster, unique, 10)
-    await begun(cluster, unique, 15, stored=10)
-    with pytest.raises(OffsetLostError, match='truncated = "continue" to end the run without'):
-        await finish_unread(configured(cluster, unique), unique, Replayable())
-    await finish_unread(configured(cluster, unique, truncated="continue"), unique, Replayable())
-    assert (await run_of(cluster, unique)).ends == {TopicPartition(unique, 0): 10}
-
-
-async def test_a_log_that_is_too_short_for_a_moment(
-    cluster: Cluster, unique: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A broker that has just become leader may not know the end of its log yet."""
-    monkeypatch.setattr(runs, "LOG_LOOK", 0.0)
-    await create_topic(cluster.connect, unique, 1)
-    await send(cluster, unique, 10)
-    await begun(cluster, unique, 15)
-    looks: list[int] = []
-    look = runs.RunLosses.reachable
-
-    async def counted(
-        watched: runs.RunLosses, run: GroupRun, short: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, int]:
-        found = await look(watched, run, short)
-        looks.extend(short.values())
-        return found
-
-    monkeypatch.setattr(runs.RunLosses, "reachable", counted)
-    read: list[list[int]] = []
-
-    async def member() -> None:
-        read.append(await finish(configured(cluster, unique, reset="fail"), unique))
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(member)
-        await until(lambda: len(looks) >= 3, LIMIT)
-        await send(cluster, unique, 5)
-    assert read == [list(range(15))]
 
 
 @pytest.mark.usefixtures("at_once")

@@ -168,34 +168,6 @@ async def test_a_stop_without_zookeeper_is_in_time_and_reports_what_was_not_done
     lasting["without"].append(stopped.seconds)
 
 
-async def test_a_stop_while_the_session_ends_reports_what_was_not_committed(
-    cluster: Cluster, unique: str, tmp_path: Path
-) -> None:
-    """The machine is suspended while a batch is written, as it stops. The end of the session may show as the loss of
-    each partition before that: then no commit fails, since there is nothing left to commit.
-    """
-    topic = "stops"
-    await filled(cluster, topic)
-    with stoppable(tmp_path, cluster.connect, unique, topic) as member:
-        await until(lambda: member.out.stat().st_size, 30)
-        size = member.out.stat().st_size
-        await until(lambda: member.out.stat().st_size > size, 10)
-        member.signal(signal.SIGTERM)
-        await until(lambda: member.events("stopping"), 10)
-        member.signal(signal.SIGSTOP)
-        async with session(cluster.connect) as other:
-            with anyio.fail_after(4 * T):
-                while await other.children(f"/consumers/{unique}/ids"):
-                    await anyio.sleep(0.02)
-        member.signal(signal.SIGCONT)
-        stopped = Stopped(member, await member.ended(DEADLINE), 0.0)
-    complaints = member.events(NOT_COMMITTED)
-    committed = await stored(cluster.connect, unique, topic)
-    assert all(have <= written for have, written in zip(committed, stopped.written, strict=True))
-    assert (committed == stopped.written) == (not complaints)
-    assert (stopped.status, len(complaints)) in ((0, 0), (1, 1))
-
-
 async def test_a_stop_after_the_session_expired_reports_what_was_not_committed(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:

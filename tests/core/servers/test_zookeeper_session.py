@@ -191,45 +191,6 @@ async def test_a_connection_lost_while_arming_hides_no_event(zookeeper: ZooKeepe
         assert sum(watch.fired for watch in watches) == 1
 
 
-@pytest.mark.parametrize("after", [1, 5, 19, 30])
-async def test_a_truncated_reply_ends_the_connection_and_not_the_loop(
-    zookeeper: ZooKeeperServer, root: str, after: int
-) -> None:
-    async with to(zookeeper) as proxy, session(proxy.connect, T) as zk:
-        await zk.ensure(root)
-        proxy.cut_reply_after = after
-        start = time.monotonic()
-        with pytest.raises(ConnectionLostError):
-            await asyncio.gather(*(zk.get(root) for _ in range(3)))
-        assert seconds_since(start) < T / 6
-        assert (await zk.get(root)).data == b""
-
-
-async def test_replies_in_single_bytes(zookeeper: ZooKeeperServer, root: str) -> None:
-    async with to(zookeeper) as proxy:
-        proxy.trickle = True
-        async with session(proxy.connect, T) as zk:
-            await zk.ensure(root)
-            await zk.create(f"{root}/a", b"data")
-            assert await zk.children(root) == ["a"]
-
-
-async def test_a_reply_that_arrives_slowly_does_not_count_as_silence(zookeeper: ZooKeeperServer, root: str) -> None:
-    """Longer than the limit for silence, as are the probes' replies: no lease meanwhile, and no new connection."""
-    async with to(zookeeper) as proxy, session(proxy.connect, T) as zk:
-        await zk.create(root, bytes(2_000))
-        await until(zk.trusted)
-        accepted = proxy.accepted
-        proxy.trickle = True  # some 900 bytes/s
-        start = time.monotonic()
-        assert (await zk.get(root)).data == bytes(2_000)
-        assert seconds_since(start) > T / 2
-        assert not zk.trusted()
-        await until(zk.trusted, T)
-        assert zk.state is SessionState.CONNECTED
-        assert proxy.accepted == accepted
-
-
 async def test_a_session_that_ended_on_the_server_is_over_for_every_caller(
     zookeeper: ZooKeeperServer, root: str
 ) -> None:
@@ -264,13 +225,6 @@ async def test_a_session_that_ended_on_the_server_is_over_for_every_caller(
                 await call
         await zk.wait_expired()
         assert await witness.children(root) == []  # no waiting request was executed in a later session
-
-
-async def test_a_session_ended_under_a_live_connection(zookeeper: ZooKeeperServer) -> None:
-    async with session(zookeeper.connect, T) as zk:
-        await expire(zk, zookeeper.connect)
-        with anyio.fail_after(T):
-            await zk.wait_expired()
 
 
 async def test_silence_beyond_the_timeout_expires_the_session_after_its_lease(
@@ -330,14 +284,6 @@ async def test_after_a_blocked_loop_the_lease_is_in_doubt_until_a_new_sync(zooke
             await zk.wait_trusted()
         assert [entry["event"] for entry in logs] == ["session doubtful"]
         assert zk.state is SessionState.CONNECTED
-
-
-async def test_a_server_that_disconnects_after_the_handshake_is_retried_slowly(zookeeper: ZooKeeperServer) -> None:
-    async with to(zookeeper) as proxy, session(proxy.connect, T) as zk:
-        zk.listeners.append(lambda state: proxy.reset() if state is SessionState.CONNECTED else None)
-        proxy.reset()
-        await anyio.sleep(1.5)
-        assert 2 < proxy.accepted < 12
 
 
 async def test_close_is_bounded_without_a_server(zookeeper: ZooKeeperServer) -> None:

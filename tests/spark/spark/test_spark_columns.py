@@ -19,9 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError
-from kzconsumer_spark.columns.avro_and_protobuf import Unsupported
 from kzconsumer_spark.columns.bad_records import QuarantineDiffers
-from kzconsumer_spark.columns.schema_registry import RegistryError
 from kzconsumer_spark.columns.shaping import Shaping
 from kzconsumer_spark.columns.where_and_select import SqlFault, apply
 from kzconsumer_spark.daemon.sink_options import read_options
@@ -302,70 +300,6 @@ def test_a_schema_changes_within_a_topic_and_each_id_is_requested_once(
         "value ends too early for its schema",
     ]
     case.shaping.close()
-
-
-def test_the_reader_schema_of_a_subject_is_read_again_for_a_new_id(
-    session: SparkSession, registry: SchemaRegistry, tmp_path: Path
-) -> None:
-    registry.register("orders-value", 201, ORDER)
-    case = Case(
-        session,
-        tmp_path,
-        value=FieldOptions(format="confluent-avro", schema="registry:orders-value"),
-        registry=RegistryOptions(url=registry.url),
-        select="value.*",
-    )
-    old = framed(201, ORDER, {"id": 1, "note": None})
-    assert case.rows(values(old)) == [{"id": 1, "note": None}]
-    registry.register("orders-value", 202, ORDER_2)
-    new = framed(202, ORDER_2, {"id": 2, "note": "n", "amount": 2.5})
-    assert sorted(row["amount"] for row in case.rows(values(old, new))) == [1.5, 2.5], "a default is the reader's"
-
-
-def test_schemas_with_references_and_conflicts(session: SparkSession, registry: SchemaRegistry, tmp_path: Path) -> None:
-    address = {"type": "record", "name": "shop.Address", "fields": [{"name": "city", "type": "string"}]}
-    customer = {"type": "record", "name": "Customer", "fields": [{"name": "home", "type": "shop.Address"}]}
-    registry.register("address", 301, address)
-    reference = [{"name": "shop.Address", "subject": "address", "version": 1}]
-    registry.register("customer-value", 302, customer, references=reference)
-    registry.register("customer-value", 303, customer | {"fields": [{"name": "home", "type": "string"}]})
-    registry.register("customer-value", 304, {"type": "object"}, schemaType="JSON")
-    options = {"value": FieldOptions(format="confluent-avro"), "registry": RegistryOptions(url=registry.url)}
-    case = Case(session, tmp_path, **options)
-    whole = {"type": "record", "name": "Customer", "fields": [{"name": "home", "type": address}]}
-    refers = framed(302, whole, {"home": {"city": "Oslo"}})
-    assert case.rows(values(refers))[0]["value"] == {"home": {"city": "Oslo"}}
-    clashing = framed(303, registry_schema(registry, 303), {"home": "Oslo"})
-    with pytest.raises(Unsupported, match=r"^field home is struct<city: string> in one schema and string in another$"):
-        case.shape(values(clashing))
-    with pytest.raises(RegistryError, match=r"schema id 304 is JSON, not Avro$"):
-        Case(session, tmp_path / "b", **options).shape(values(b"\x00\x00\x00\x01\x30abc"))
-
-
-def registry_schema(registry: SchemaRegistry, number: int) -> object:
-    return json.loads(registry.by_id[number]["schema"])
-
-
-def test_only_a_lasting_failure_of_the_registry_fails_the_batch(
-    session: SparkSession, registry: SchemaRegistry, tmp_path: Path
-) -> None:
-    registry.register("down-value", 401, ORDER)
-    (tmp_path / "password").write_text("sesame\n")
-    access = RegistryOptions(url=registry.url, user="me", password_file=str(tmp_path / "password"))
-    case = Case(session, tmp_path, value=FieldOptions(format="confluent-avro"), registry=access)
-    batch = values(framed(401, ORDER, {"id": 1, "note": None}))
-    registry.fail_next = 2
-    assert case.rows(batch)[0]["value"]["id"] == 1
-    assert set(registry.authorizations[-3:]) == {"Basic bWU6c2VzYW1l"}
-    registry.fail_next = 100
-    with pytest.raises(RegistryError, match=rf"^schema registry {registry.url}: schema id 402: HTTP status 503$"):
-        case.shape(values(framed(402, ORDER, {"id": 1, "note": None})))
-    registry.fail_next = 0
-    nobody = RegistryOptions(url="http://127.0.0.1:1", timeout=1.0)
-    reader = FieldOptions(format="confluent-avro", schema="registry:down-value")
-    with pytest.raises(RegistryError, match=r"subject down-value: no answer in 4 attempts: .*refused"):
-        Case(session, tmp_path, value=reader, registry=nobody)
-    assert case.rows(batch), "known schemas need no registry"
 
 
 PROTO = """
