@@ -9,16 +9,13 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from kzconsumer.errors import SinkError
-from kzconsumer.model import RangeIdentity, TopicPartition
-from kzconsumer.registry.claim_record import CommitMark, decode_claim_record
-from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.model import RangeIdentity
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.core.servers.test_plan_handover import whole
-from tests.core.servers.test_replay import LIMIT, Sink, Target, consume, retained_from
+from tests.core.servers.test_replay import Sink, Target, consume
 from tests.support.command_line import CommandLine
-from tests.support.members import committed, stored_offsets
+from tests.support.members import stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import session
 
@@ -40,14 +37,6 @@ class Asked(Sink):
 async def produced(cluster: Cluster, topic: str, first: int, end: int) -> None:
     records = [Sent(partition, None, b"%d" % n) for n in range(first, end) for partition in range(2)]
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, records)
-
-
-async def mark_of(cluster: Cluster, topic: str, partition: int) -> CommitMark:
-    async with session(cluster.connect) as zookeeper:
-        node = await zookeeper.get(GroupPaths(topic).claim_record(TopicPartition(topic, partition)))
-    mark = decode_claim_record(node.data).mark
-    assert isinstance(mark, CommitMark)
-    return mark
 
 
 async def test_the_partition_stops_and_others_flow(cluster: Cluster, unique: str) -> None:
@@ -127,21 +116,3 @@ async def test_a_destination_without_lookup_is_written_to(cluster: Cluster, uniq
     for end in (10, 20, 30):
         await produced(cluster, unique, end - 10, end)
         await consume(cluster, unique, Forgetful(target), lambda end=end: whole(target, (0, 1), end))  # type: ignore[misc]
-
-
-async def test_ranges_that_the_destination_never_received_are_not_missed(cluster: Cluster, unique: str) -> None:
-    """Records of a planned range that retention has deleted: it is committed, but was not written."""
-    await create_topic(cluster.connect, unique, 2)
-    await produced(cluster, unique, 0, 10)
-    target = Target()
-    await consume(cluster, unique, Sink(target), lambda: whole(target, (0, 1), 10))
-    before = await mark_of(cluster, unique, 0)
-    await produced(cluster, unique, 10, 20)
-    with pytest.raises(SinkError):
-        await consume(cluster, unique, Sink(target, "before"), lambda: False)
-    await retained_from(cluster, unique, 20)  # of partition 0
-    done = Asked(target)
-    await consume(cluster, unique, done, lambda: whole(target, [1], 20))
-    await committed(cluster.connect, unique, unique, [20, 20], LIMIT)
-    after = await mark_of(cluster, unique, 0)
-    assert (before.until, before.written, after.until, after.written) == (10, (0, 10), 20, (0, 10))

@@ -1,4 +1,4 @@
-"""A slow replayable sink whose partition is revoked, or whose member stops, in the middle of a batch."""
+"""A slow replayable sink whose partition is revoked in the middle of a batch."""
 
 from __future__ import annotations
 
@@ -31,17 +31,12 @@ class Slow(Sink):
         self.writing = asyncio.Event()
         self.free = asyncio.Event()
         self.written = 0
-        self.cancelled = False
         if not held:
             self.free.set()
 
     async def write(self, batch: Batch) -> None:
         self.writing.set()
-        try:
-            await self.free.wait()
-        except asyncio.CancelledError:
-            self.cancelled = True
-            raise
+        await self.free.wait()
         await super().write(batch)
         self.written += 1
 
@@ -108,42 +103,3 @@ async def test_a_partition_that_moves_in_the_middle_of_a_batch(cluster: Cluster,
         assert whole(target, (0, 1))
         over.set()
     assert await plans(cluster, unique, 2) == [None, None]
-
-
-async def test_a_write_of_ranges_released_past_the_deadline_is_cancelled(cluster: Cluster, unique: str) -> None:
-    """None of it is owned any more: it ends like a lost one.
-
-    A failure of it (its steps can no longer be recorded) would stop the member, or quarantine what the next owner
-    writes.
-    """
-    await filled(cluster, unique, 1)
-    target, over = Target(), asyncio.Event()
-    slow, successor, group = Slow(target, held=True), Slow(target), {"revoke_deadline": "300ms"}
-    async with asyncio.TaskGroup() as members:
-        going = members.create_task(consume(cluster, unique, slow, over.is_set, group=group | {"consumer_id": "b"}))
-        await until(slow.writing.is_set, LIMIT)
-        members.create_task(consume(cluster, unique, successor, over.is_set, group=group | {"consumer_id": "a"}))
-        await committed(cluster.connect, unique, unique, [RECORDS], LIMIT)
-        await until(lambda: slow.cancelled, LIMIT)
-        assert not going.done()
-        over.set()
-    assert (slow.written, whole(target, [0])) == (0, True)
-
-
-async def test_a_stop_in_the_middle_of_a_batch_leaves_its_plan_to_the_next_member(
-    cluster: Cluster, unique: str
-) -> None:
-    await filled(cluster, unique, 1)
-    target, over = Target(), asyncio.Event()
-    slow, successor = Slow(target, held=True), Slow(target)
-    stopping = asyncio.create_task(consume(cluster, unique, slow, slow.writing.is_set, patience=0.2))
-    await stopping
-    assert (slow.written, target.ranges) == (0, {})
-    (plan,) = await plans(cluster, unique, 1)
-    assert plan is not None
-    async with asyncio.TaskGroup() as members:
-        members.create_task(consume(cluster, unique, successor, over.is_set))
-        await committed(cluster.connect, unique, unique, [RECORDS], LIMIT)
-        over.set()
-    assert [(part.first, part.until) for part in successor.replayed] == [(plan.first, plan.until)]
-    assert whole(target, [0])

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-import anyio
 import pytest
 from structlog.testing import capture_logs
 
-import kzconsumer
-from kzconsumer.consumer import KafkaStream
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.claim_record import Claimed
 from kzconsumer.registry.claim_transactions import OwnerRegistry
@@ -19,7 +16,6 @@ from kzconsumer.zookeeper.operations import Delete
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
 from kzconsumer_sandbox.servers.topic_creation import create_topic
-from tests.core.servers.test_replay import Sink, Target, consume, tiled
 from tests.support.members import committed, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.recreation import recreate_topic
@@ -173,49 +169,6 @@ async def test_a_group_that_rejoins(cluster: Cluster, unique: str, reset: str) -
         expected = NEW if reset == "smallest" else [b"last"]
         await until(lambda: len(member.messages) >= len(expected), LIMIT)
     assert [message.value for message in member.messages] == expected
-
-
-async def test_a_member_that_has_a_record_of_the_old_topic_in_hand(cluster: Cluster, unique: str) -> None:
-    """What it processes of the old topic is no longer committed: that would be an offset of the new one."""
-    await create_topic(cluster.connect, unique, 1)
-    await produced(cluster, unique, OLD)
-    values: list[bytes | None] = []
-    held, free = asyncio.Event(), asyncio.Event()
-
-    async def read(stream: KafkaStream) -> None:
-        async for message in stream:
-            values.append(message.value)
-            if len(values) == len(OLD):
-                held.set()
-                await free.wait()
-
-    configured = settings(cluster.connect, unique, offsets={"commit_interval": "50ms"})
-    with capture_logs() as logs:
-        async with kzconsumer.connect(configured) as consumer, anyio.create_task_group() as tasks:
-            (stream,) = (await consumer.create_message_streams({unique: 1}))[unique]
-            tasks.start_soon(read, stream)
-            with anyio.fail_after(LIMIT):
-                await held.wait()
-            await recreate_topic(cluster, unique, 1)
-            await produced(cluster, unique, NEW)
-            free.set()
-            await until(lambda: len(values) >= len(OLD) + len(NEW), LIMIT)
-            tasks.cancel_scope.cancel()
-    assert values == OLD + NEW
-    (output,) = [each for each in logs if each["event"] == "stored offset of a deleted topic removed"]
-    assert (output["log_level"], output["topic"], output["partition"]) == ("warning", unique, 0)
-    assert 0 <= output["stored"] < len(OLD)
-
-
-async def test_a_replayable_sink_has_both(cluster: Cluster, unique: str) -> None:
-    await create_topic(cluster.connect, unique, 1)
-    await produced(cluster, unique, OLD)
-    old, new = Target(), Target()
-    await consume(cluster, unique, Sink(old), lambda: tiled(old, len(OLD)))
-    await recreate_topic(cluster, unique, 1)
-    await produced(cluster, unique, NEW)
-    await consume(cluster, unique, Sink(new), lambda: tiled(new, len(NEW)))
-    assert {part.incarnation for part in old.ranges}.isdisjoint(part.incarnation for part in new.ranges)
 
 
 async def test_a_topic_whose_node_cannot_be_read_for_a_while_is_committed(cluster: Cluster, unique: str) -> None:

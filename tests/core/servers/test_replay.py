@@ -30,7 +30,6 @@ from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.consuming import stored_offset
 from tests.support.producing import Sent, produce
-from tests.support.recreation import recreate_topic
 from tests.support.zookeeper_sessions import session
 
 LIMIT = 40.0
@@ -47,13 +46,10 @@ class Sink:
     """Publishes into the target; can end its member before or after that, as a kill between two steps would."""
 
     remembers = True
+    fingerprint = "memory"
 
-    def __init__(
-        self, target: Target, fails: str = "", fingerprint: str = "memory", step: str = "", wants: Wants = "columns"
-    ) -> None:
+    def __init__(self, target: Target, fails: str = "", wants: Wants = "columns") -> None:
         self.wants = wants
-        self.fingerprint = fingerprint
-        self._step = step
         self.batches: list[Batch] = []
         self._target = target
         self._fails = fails
@@ -71,8 +67,6 @@ class Sink:
 
     async def write(self, batch: Batch) -> None:
         self.batches.append(batch)
-        if self._step and batch.steps is not None:
-            await batch.steps.record(self._step)
         if self._fails == "before":
             raise RuntimeError("ends before it has published")
         for part in batch.ranges:
@@ -92,8 +86,6 @@ async def consume(
     until_true: Callable[[], object],
     records: int = 1000,
     *,
-    max_time: str = "100ms",
-    patience: float = 5.0,
     group: Mapping[str, str] = MappingProxyType({}),
     **offsets: str,
 ) -> None:
@@ -102,7 +94,7 @@ async def consume(
         {
             "zookeeper": {"connect": cluster.connect},
             "group": {"id": topic, **group},
-            "batch": {"max_records": records, "max_time": max_time},
+            "batch": {"max_records": records, "max_time": "100ms"},
             "offsets": offsets,
         }
     )
@@ -121,7 +113,7 @@ async def consume(
             while not task.done() and not until_true():
                 await anyio.sleep(0.01)
         if not task.done():
-            await runner.stop(patience)
+            await runner.stop(5.0)
         await task
 
 
@@ -171,37 +163,6 @@ async def test_the_next_member_finishes_the_range(cluster: Cluster, unique: str,
     assert list(target.ranges.values()) == [30, 30]
     assert await stored_offset(cluster, unique, unique) == 60
     assert await plan_of(cluster, unique) is None
-
-
-async def test_the_next_member_knows_the_recorded_steps(cluster: Cluster, unique: str) -> None:
-    await create_topic(cluster.connect, unique, 1)
-    await produced(cluster, unique, 30)
-    target = Target()
-    for step in ("table", "index", "index"):
-        with pytest.raises(SinkError):
-            await consume(cluster, unique, Sink(target, "before", step=step), lambda: False)
-    plan = await plan_of(cluster, unique)
-    assert plan is not None
-    assert (plan.first, plan.until, plan.done) == (0, 30, ("table", "index"))
-    await produced(cluster, unique, 30)
-    following = Sink(target, step="sum")
-    await consume(cluster, unique, following, lambda: tiled(target, 60))
-    assert [batch.steps and batch.steps.done for batch in following.batches] == [("table", "index", "sum"), ("sum",)]
-    assert await stored_offset(cluster, unique, unique) == 60
-    assert await plan_of(cluster, unique) is None
-
-
-async def test_without_a_plan_the_same_end_duplicates_records(cluster: Cluster, unique: str) -> None:
-    """The negative control: the same sink, without declaring itself replayable."""
-    await create_topic(cluster.connect, unique, 1)
-    await produced(cluster, unique, 30)
-    target = Target()
-    with pytest.raises(SinkError):
-        await consume(cluster, unique, Sink(target, "after", fingerprint=""), lambda: False)
-    await produced(cluster, unique, 30)
-    following = Sink(target, fingerprint="")
-    await consume(cluster, unique, following, lambda: any(part.until == 60 for part in target.ranges))
-    assert not tiled(target, 60)
 
 
 async def planned(cluster: Cluster, topic: str, target: Target) -> Plan:
@@ -309,31 +270,3 @@ async def test_a_truncated_log_is_continued_in_a_new_epoch(
     assert sorted((part.first, part.until) for part in target.ranges)[0][0] == continued_at
     assert await stored_offset(cluster, unique, unique) == 40
     assert await plan_of(cluster, unique) is None
-
-
-async def test_a_range_of_a_deleted_topic(cluster: Cluster, unique: str) -> None:
-    target = Target()
-    await planned(cluster, unique, target)
-    await recreate_topic(cluster, unique, 1)
-    await produced(cluster, unique, 5)
-    with pytest.raises(OffsetLostError, match=r"offsets 0 to 30 were planned .* lost with the topic"):
-        await consume(cluster, unique, Sink(target), lambda: False, reset="fail")
-    with capture_logs() as logs:
-        await consume(cluster, unique, Sink(target), lambda: target.ranges)
-    assert losses(logs) == [(unique, 0, 0, 30)]
-    assert [part[4:] for part in target.ranges] == [(0, 5)]
-
-
-@pytest.mark.parametrize("fingerprint", ["", "elsewhere"])
-async def test_a_member_that_cannot_replay_does_not_consume(cluster: Cluster, unique: str, fingerprint: str) -> None:
-    await create_topic(cluster.connect, unique, 1)
-    await produced(cluster, unique, 30)
-    with pytest.raises(SinkError):
-        await consume(cluster, unique, Sink(Target(), "before"), lambda: False)
-    before = await plan_of(cluster, unique)
-    other = Sink(Target(), fingerprint=fingerprint)
-    ticks = iter(range(100))
-    await consume(cluster, unique, other, lambda: next(ticks, 100) >= 99)
-    assert other.batches == []
-    assert await plan_of(cluster, unique) == before
-    assert await stored_offset(cluster, unique, unique) == 0

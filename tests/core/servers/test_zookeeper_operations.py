@@ -254,32 +254,6 @@ async def test_a_cancelled_watch_and_a_cancelled_call_leave_nothing(connect: str
         assert not watch.fired
 
 
-async def test_concurrent_calls_are_pipelined_in_order(connect: str) -> None:
-    async with session(connect) as zk:
-        await zk.ensure("/a")
-        ended: list[int] = []
-
-        async def write(number: int) -> None:
-            stat = await zk.set("/a", str(number).encode(), number)  # refused unless all writes before it were executed
-            assert stat.version == number + 1
-            ended.append(number)
-
-        async with anyio.create_task_group() as tasks:
-            for number in range(500):
-                tasks.start_soon(write, number)
-        assert ended == list(range(500))
-        assert (await zk.get("/a")).data == b"499"
-
-
-async def test_five_thousand_children(connect: str) -> None:
-    async with session(connect) as zk:
-        await zk.ensure("/a")
-        names = [f"{number:060}" for number in range(5000)]
-        for start in range(0, len(names), 1000):
-            await zk.multi([Create(f"/a/{name}", b"") for name in names[start : start + 1000]])
-        assert await zk.children("/a") == names
-
-
 async def test_repr_is_one_line(connect: str) -> None:
     async with session(connect) as zk:
         text = repr(zk)
