@@ -180,9 +180,9 @@ class OwnerRegistry:
                 )
             except ConnectionLostError:
                 # The node shows whether it was executed: ours, still free, or another member's.
-                fence = await self._fence_for(partition, thread)
+                fence = await self._fence_for(partition, thread, data)
             except MultiFailedError as refused:
-                outcome = await self._after_refusal(refused, partition, thread, made)
+                outcome = await self._after_refusal(refused, partition, thread, data, made)
                 if isinstance(outcome, Blocked):
                     return outcome
                 fence = outcome
@@ -196,7 +196,7 @@ class OwnerRegistry:
             return Claimed(fence, record, stored, version)
 
     async def _after_refusal(
-        self, refused: MultiFailedError, partition: TopicPartition, thread: ConsumerThreadId, made: int
+        self, refused: MultiFailedError, partition: TopicPartition, thread: ConsumerThreadId, record: bytes, made: int
     ) -> Fence | Blocked | None:
         """Our fence if the owner node is ours already, or who blocks the claim; None if it is to be tried again."""
         if refused.index == 0 and isinstance(refused.error, NodeExistsError):
@@ -207,7 +207,7 @@ class OwnerRegistry:
             self._watches.forget(path)
             if owner is None:
                 return None  # deleted between the two requests
-            return await self._fence_for(partition, thread)
+            return await self._fence_for(partition, thread, record)
         if refused.index > 2 and isinstance(refused.error, (BadVersionError, NoNodeError)):
             return None  # the offset was stored again, or deleted, since it was read
         if isinstance(refused.error, NoNodeError):
@@ -217,11 +217,23 @@ class OwnerRegistry:
             return None  # the record has changed since it was read
         raise refused.error from refused
 
-    async def _fence_for(self, partition: TopicPartition, thread: ConsumerThreadId) -> Fence | None:
-        """That of our owner node, which names this thread afterwards; None if there is no node of ours."""
+    async def _fence_for(self, partition: TopicPartition, thread: ConsumerThreadId, record: bytes) -> Fence | None:
+        """That of the owner node that a claim of ours with this record has made, which names this thread afterwards.
+
+        None if there is none.
+        """
         paths = self._paths.owner(partition), self._paths.claim_record(partition)
-        fence = await repeated(partial(self._fence_of_ours, *paths))
-        return await self.change_thread(fence, thread) if fence is not None else None
+        found = await repeated(partial(self._fence_of_ours, *paths))
+        if found is None:
+            return None
+        fence, present = found
+        # Our node may be left of an earlier claim, which was lost since the last sweep. If the topic was created again
+        # in between, that claim's record and the stored offset are of the former one: no transaction of this claim has
+        # replaced them. So that node is deleted, and the partition claimed.
+        if present != record:
+            await self.release(fence)
+            return None
+        return await self.change_thread(fence, thread)
 
     async def change_thread(self, fence: Fence, thread: ConsumerThreadId) -> Fence:
         """Make another thread of this member the owner, without releasing.
@@ -321,8 +333,8 @@ class OwnerRegistry:
     async def abandon(self, partition: TopicPartition) -> None:
         """Delete an owner node of this session without a claim; another session's stays."""
         path, record_path = self._paths.owner(partition), self._paths.claim_record(partition)
-        fence = await repeated(partial(self._fence_of_ours, path, record_path))
-        if fence is not None and not await self.release(fence):
+        found = await repeated(partial(self._fence_of_ours, path, record_path))
+        if found is not None and not await self.release(found[0]):
             await self.abandon(partition)  # it has changed since it was read
 
     async def owned(self, topics: Iterable[str]) -> set[TopicPartition]:
@@ -362,15 +374,15 @@ class OwnerRegistry:
         """Whether the owner node is unchanged and of this session."""
         return stat is not None and stat.version == owner.version and stat.ephemeral_owner == self._session.id
 
-    async def _fence_of_ours(self, path: str, record_path: str) -> Fence | None:
-        """The fence of an owner node of this session, else None."""
+    async def _fence_of_ours(self, path: str, record_path: str) -> tuple[Fence, bytes] | None:
+        """The fence of an owner node of this session and the claim record, else None."""
         # The record first: if another member claims between the two reads, it changes, and the fence does not hold.
         await self._session.sync(path)
         record = await self._session.find(record_path)
         owner = await self._session.find(path)
         if record is None or owner is None or owner.stat.ephemeral_owner != self._session.id:
             return None
-        return Fence(OwnerNode(path, owner.stat.version), record_path, record.stat.version)
+        return Fence(OwnerNode(path, owner.stat.version), record_path, record.stat.version), record.data
 
     async def _stored(self, partition: TopicPartition) -> tuple[int | None, int]:
         path = self._paths.offset(partition)

@@ -296,6 +296,37 @@ def test_an_offset_that_was_stored_late_is_of_the_earlier_topic(of_ours: str | N
     assert clients.play(script).stored == (7 if of_ours is None else None)
 
 
+@EXECUTED
+def test_our_own_node_of_a_claim_of_the_earlier_topic_is_not_one_of_the_present_topic(executed: bool) -> None:
+    """The earlier claim was lost when the topic was found to be another one, and nothing has swept its node yet."""
+    clients = Clients()
+    ensemble = clients.ensemble
+
+    def make_topic() -> int:
+        ensemble.make(topic(PARTITION.topic))
+        return ensemble.tree.nodes[topic(PARTITION.topic)].czxid
+
+    async def script(session: ZooKeeperSession) -> tuple[Claimed, int]:
+        owners = registry(session)
+        before = await owners.claim(PARTITION, FIRST, make_topic())
+        assert isinstance(before, Claimed)
+        ensemble.make(OFFSET, b"28")
+        ensemble.operate(Delete(topic(PARTITION.topic), -1))
+        created = make_topic()
+        await session.sync()
+        clients.lose_the_next_write(executed=executed)
+        claimed = await owners.claim(PARTITION, SECOND, created)
+        assert isinstance(claimed, Claimed)
+        assert holds(clients, claimed.fence, SECOND)
+        return claimed, created
+
+    claimed, created = clients.play(script)
+    assert claimed.stored is None
+    assert OFFSET not in ensemble.tree.nodes
+    assert encode_claim_record(claimed.record) == ensemble.tree.data(RECORD)
+    assert (claimed.record.incarnation, claimed.record.epoch) == (f"{created:#x}", 1)
+
+
 @pytest.mark.parametrize("deleted", [False, True], ids=["recreated", "deleted"])
 def test_a_claim_of_an_earlier_topic_does_not_replace_the_record_of_a_later_one(deleted: bool) -> None:
     """Its plan is of a range of the later topic, which that topic's next owner has to finish."""

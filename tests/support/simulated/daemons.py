@@ -46,6 +46,8 @@ from tests.support.simulated.virtual_time import BEGINNING
 
 CLAIMS_END = 12.0
 """Seconds that may pass between the end of a claim in a daemon and in ZooKeeper."""
+LATE = 2 * SESSION_TIMEOUT
+"""Seconds by which a change is reported that members find first elsewhere: their server is far behind the others."""
 SHORTENED = "run shortened, records are no longer in the log"
 
 
@@ -161,10 +163,10 @@ class Daemons:
         self.group.ensemble.operate(SetData(path, encode_claim_record(changed), -1), position)
 
     def recreate(self, topic: str, partitions: int, *, unseen: bool = False) -> None:
-        """`unseen`: no watch reports it."""
+        """`unseen`: ZooKeeper's servers report it late."""
         if unseen:
             for server in self.group.ensemble.servers:
-                server.forget_watches(paths.topic(topic))
+                server.delay_watches(paths.topic(topic), LATE)
         self.may_lack_topics_until = self.world.now + SESSION_TIMEOUT
         self.group.broker_faults.recreate(topic, partitions, 0.0)
 

@@ -9,7 +9,7 @@ ensemble has below a chroot; clients may name nothing else.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -265,6 +265,11 @@ class Server:
         for paths in self._watching.values():
             paths.pop(path, None)
 
+    def delay_watches(self, path: str, by: float) -> None:
+        """The change of the node's data that comes now is reported `by` seconds late, also to who has reconnected."""
+        self._watching["data"].pop(path, None)
+        self.ensemble.world.after(by, lambda: self._report(EventType.DATA_CHANGED, path, list(self.connections)))
+
     def _catch_up(self, number: int) -> None:
         if self.cut_off:
             return
@@ -288,7 +293,10 @@ class Server:
             output |= self._watching["data"].pop(path, {})
         if kind in (EventType.CHILDREN_CHANGED, EventType.DELETED):
             output |= self._watching["child"].pop(path, {})
-        for connection in output:
+        self._report(kind, path, output)
+
+    def _report(self, kind: EventType, path: str, watchers: Iterable[Connection]) -> None:
+        for connection in watchers:
             connection.notify(kind, path)
 
 
