@@ -4,9 +4,9 @@ A verb is a function `add_arguments(subparsers)`, which adds the verb's parser a
 `(arguments) -> exit status`; None is 0. Further verbs are entry points of the group `kzconsumer.commands`. Only the
 module of the verb in use is imported, so that `kzconsumer --config` starts quickly and Ctrl-C has no traceback.
 
-Exit status: 0 success, 1 failure, 2 wrong usage, 3 checked and not healthy, 75 stopped before the end of a run (start
-it again), 74 standard output cannot be written (what was changed is on standard error), 78 wrong configuration (a
-restart does not help), 130 interrupted.
+Exit status: 0 success, 1 failure, 2 wrong usage, 3 checked and not healthy, 4 not all could be checked, 74 standard
+output cannot be written (what was changed is on standard error), 75 stopped before the end of a run (start it again),
+78 wrong configuration (a restart does not help), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -210,8 +210,8 @@ def _parser(verbs: Collection[str]) -> tuple[argparse.ArgumentParser, Subparsers
     parser: argparse.ArgumentParser = Parser(
         prog="kzconsumer",
         description="Consume Kafka topics as a member of a ZooKeeper-coordinated consumer group.",
-        epilog="Exit status: 0 success, 1 failure, 2 wrong usage, 3 checked and not healthy, 74 output cannot be "
-        "written, 75 run not finished, 78 wrong configuration.",
+        epilog="Exit status: 0 success, 1 failure, 2 wrong usage, 3 checked and not healthy, 4 not all could be "
+        "checked, 74 output cannot be written, 75 run not finished, 78 wrong configuration.",
         examples=("run orders.toml", "check-config orders.toml --set log.level=debug"),
         allow_abbrev=False,
     )

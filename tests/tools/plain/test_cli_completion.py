@@ -15,6 +15,7 @@ import pytest
 from kzconsumer.cli.arguments import Parser
 from kzconsumer.cli.main import main, whole_parser
 from kzconsumer_tools.commands.completion import SHELLS
+from tests.support.pages import ROOT
 from tests.support.programs import FISH, GROFF, ZSH, Program, need
 
 Words = tuple[str, ...]
@@ -48,6 +49,13 @@ def test_every_help_is_complete_and_has_examples_that_can_be_parsed(monkeypatch:
             program, *given = shlex.split(re.split(r" [|<>] ", line)[0])
             assert program == "kzconsumer"
             assert whole.parse_args(given).verb == (words or given)[0], line
+
+
+def test_the_help_has_every_exit_status() -> None:
+    sources = (file.read_text() for folder in ("kzconsumer", "plugins") for file in (ROOT / folder).rglob("*.py"))
+    statuses = {number for text in sources for number in re.findall(r"^EXIT_\w+ = (\d+)", text, re.MULTILINE)}
+    assert len(statuses) > 5
+    assert set(re.findall(r"\d+", whole_parser().epilog or "")) == {"0"} | statuses
 
 
 def options(parser: argparse.ArgumentParser) -> set[str]:
