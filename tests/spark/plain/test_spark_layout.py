@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 from threading import Barrier
+from typing import Any, TypeAlias
 
 import msgspec
 import pytest
@@ -15,12 +17,13 @@ from structlog.testing import capture_logs
 from kzconsumer.errors import ConfigError, SinkError
 from kzconsumer.sinks.interface import SinkContext
 from kzconsumer_files.directory_target import Target
-from kzconsumer_files.layout import Misfit
+from kzconsumer_files.layout import Merged, Misfit, merged_columns
 from kzconsumer_files.range_names import NotOurs, TargetOwner
 from kzconsumer_spark.daemon.marked_destination import Files
 from kzconsumer_spark.daemon.sink import SparkSink
 from kzconsumer_spark.worker_protocol.messages import ToFiles
 from tests.support.batch_ranges import SETTINGS
+from tests.support.extent import seeds
 
 OWNER = TargetOwner(cluster="c", group="g")
 
@@ -146,6 +149,81 @@ def test_an_additional_nullable_column_is_accepted_and_logged(tmp_path: Path) ->
         target.take_columns(schema(*AS_IT_WAS), whole=True)
     # A batch may lack a column that none of its records has: with a registry, columns depend on the records.
     target.take_columns(schema(*AS_IT_WAS), whole=False)
+
+
+def some_type(chance: Random, depth: int = 2) -> Any:
+    match chance.choice(["string", "long", "struct", "array", "map"] if depth else ["string", "long"]):
+        case "struct":
+            names = chance.sample("abc", chance.randint(1, 3))
+            return struct(*(column(name, some_type(chance, depth - 1)) for name in names))
+        case "array":
+            return {"type": "array", "elementType": some_type(chance, depth - 1), "containsNull": True}
+        case "map":
+            inner = some_type(chance, depth - 1)
+            return {"type": "map", "keyType": "string", "valueType": inner, "valueContainsNull": True}
+        case leaf:
+            return leaf
+
+
+def variant(kind: Any, chance: Random) -> Any:
+    """The type without some of its columns, and with others that must not be null."""
+    match kind:
+        case {"fields": columns}:
+            kept = [each for each in columns if chance.random() < 0.8]
+            return struct(
+                *(column(each["name"], variant(each["type"], chance), chance.random() < 0.7) for each in kept)
+            )
+        case {"elementType": inner}:
+            return {**kind, "elementType": variant(inner, chance), "containsNull": chance.random() < 0.5}
+        case {"valueType": inner}:
+            return {**kind, "valueType": variant(inner, chance), "valueContainsNull": chance.random() < 0.5}
+    return kind
+
+
+Facts: TypeAlias = dict[tuple[str, ...], tuple[str, bool]]
+
+
+def facts(kind: Any, at: tuple[str, ...] = ()) -> Facts:
+    """By the path of each column, element and value: the name of its type, and whether it may be null."""
+    match kind:
+        case {"fields": columns}:
+            inside = [(each["name"], each["type"], each["nullable"]) for each in columns]
+        case {"elementType": inner, "containsNull": nulls}:
+            inside = [("element", inner, nulls)]
+        case {"valueType": inner, "valueContainsNull": nulls}:
+            inside = [("value", inner, nulls)]
+        case _:
+            return {}
+    found: Facts = {}
+    for name, each, nulls in inside:
+        found[*at, name] = each if isinstance(each, str) else each["type"], nulls
+        found |= facts(each, (*at, name))
+    return found
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("seed", seeds(50, 2000))
+def test_merged_columns_are_those_of_both(seed: int, whole: bool) -> None:
+    """Whatever one lacks of what the other has may be null; otherwise what one says may be null."""
+    chance = Random(seed)
+    whole_type = struct(*(column(name, some_type(chance)) for name in "abc"))
+    theirs, ours = (variant(whole_type, chance) for _ in range(2))
+    before, after = facts(theirs), facts(ours)
+    missing = [at for at in before.keys() - after if not at[:-1] or at[:-1] in after]
+    added = [at for at in after.keys() - before if not at[:-1] or at[:-1] in before]
+    if (whole and missing) or not all(after[at][1] for at in added):
+        with pytest.raises(Misfit, match=r"is missing: earlier rows have it|is new and must not be null"):
+            merged_columns(theirs["fields"], ours["fields"], whole=whole)
+        return
+    expected = {**after, **before}
+    expected |= {at: (kind, nulls or after[at][1]) for at, (kind, nulls) in before.items() if at in after}
+    expected |= {at: (expected[at][0], True) for at in (*missing, *added)}
+    merged = merged_columns(theirs["fields"], ours["fields"], whole=whole)
+    assert facts(struct(*merged.columns)) == expected
+    assert sorted(merged.added) == sorted(".".join(at) for at in added)
+    assert [each["name"] for each in merged.columns] == [*dict.fromkeys(at[0] for at in (*before, *after))]
+    for columns in (theirs["fields"], ours["fields"], merged.columns):
+        assert merged_columns(merged.columns, columns, whole=False) == Merged(merged.columns, ())
 
 
 def test_csv_is_read_by_position(tmp_path: Path) -> None:

@@ -1,15 +1,14 @@
-"""What a task of the source does with records that Spark cannot hold, by each policy. A task is a call of `fetched`."""
+"""A task of the source makes dead letters of records that Spark cannot hold. A task is a call of `fetched`."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 
 import anyio
 import pytest
 
-from kzconsumer.errors import DeadLetterError, RecordRejectedError
+from kzconsumer.errors import DeadLetterError
 from kzconsumer.model import OffsetRange
 from kzconsumer.settings.sections import RejectedSettings
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
@@ -26,7 +25,6 @@ pytestmark = pytest.mark.timeout(120)
 NANOSECONDS = 1_700_000_000_000_000_000
 RECORDS, BAD = 1000, {613, 614, 999}
 LEFT = [n for n in range(RECORDS) if n not in BAD]
-REASON = "timestamp is outside of the years 1 to 9999"
 
 
 async def poisoned(cluster: Cluster, topic: str) -> None:
@@ -45,22 +43,10 @@ async def read(of: str, given: BrokerAccess, **rejected: object) -> list[int]:
     return await anyio.to_thread.run_sync(task)
 
 
-async def test_each_policy_is_carried_out(
-    cluster: Cluster, unique: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+async def test_dead_letters_are_in_the_topic(cluster: Cluster, unique: str) -> None:
+    """`plain/test_task_policies.py` has the other policies."""
     await poisoned(cluster, unique)
     given, aside = access(cluster, 30), f"{unique}-letters"
-    with pytest.raises(RecordRejectedError) as caught:
-        await read(unique, given)
-    assert str(caught.value).startswith(f"{unique}-0 at offset 613 was rejected as unstorable: {REASON}")
-    assert await read(unique, given, policy="fail", classes={"unstorable": "skip"}) == LEFT
-    assert f"kzconsumer: rejected, skip: {unique}-0 at offset 613 to 614, 999: {REASON}" in capfd.readouterr().err
-
-    assert await read(unique, given, policy="dead-letter", directory=str(tmp_path)) == LEFT
-    lines = [json.loads(line) for file in tmp_path.glob("*.jsonl") for line in file.read_text().splitlines()]
-    found = [(line["offset"], line["timestamp"], line["key"], line["value"], line["error_class"]) for line in lines]
-    assert sorted(found) == [(n, NANOSECONDS, "k", str(n), "unstorable") for n in sorted(BAD)]
-
     with pytest.raises(DeadLetterError, match=f"topic {aside}: "):
         await read(unique, access(cluster, 1), policy="dead-letter", topic=aside)
     await create_topic(cluster.connect, aside, 1)
