@@ -329,6 +329,8 @@ class Runs:
             try:
                 members = {"": self._registration}
                 all_topics = tuple(await self._topics.all_topics()) if has_wildcard(self._registration) else ()
+                # A topic that is created again between these two answers gets the ends of the new one under the
+                # incarnation of the old. So the run takes it for gone (`RunLosses`): it says so, and does not read it.
                 topics = await self._topics.topics(subscribed_topics(members, all_topics))
                 partitions = [TopicPartition(name, n) for name, topic in topics.items() for n in topic.partitions]
                 found = await self._log_offsets.at_time(partitions, stop_at)

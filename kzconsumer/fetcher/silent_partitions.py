@@ -107,6 +107,8 @@ class SilentPartitions:
             if throttled and not parts:
                 state.empty.interrupt()
             arrived = handler.take(asked, parts, throttled, time, small=True)
+            # Until it is delivered, nobody else asks for the partition (`take`). It may be sought or lost
+            # meanwhile: then what has arrived is dropped, and `behind` says whether it still belongs to this task.
             await handler.deliver(arrived)
             if state.empty.behind and now() - sent < wait / 2:
                 state.pause(now())  # before a hole brokers may answer at once (`DelayedFetch`: on an older segment)

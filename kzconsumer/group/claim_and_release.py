@@ -82,6 +82,9 @@ class Claimer:
 
     async def sweep(self) -> None:
         """Remove what an interrupted rebalance or a lost claim has left: closed claims, owner nodes without claim."""
+        # Claims that are lost during these requests stay for the next sweep, as `closed` is what was closed before. No
+        # partition becomes doubtful meanwhile: looks and claims, which make them so, are of the task that sweeps. If a
+        # request fails, all of this is done again.
         closed = [claim for claim in self._owned.claims.values() if not claim.progress.open]
         await self._listener.lost([claim.topic_partition for claim in closed])
         await self._committer.close([claim.progress for claim in closed])
@@ -152,6 +155,9 @@ class Claimer:
                 # Only a new claim finds out whether the range was written, and replays it if not.
                 self._committer.lose(claim.progress, "a planned range was not written in time")
                 continue
+            # Meanwhile the application may acknowledge more, if its work was not waited for any longer. `going_on` and
+            # `processed`, which are read afterwards, have it, and as it is more than what is stored, the next commit
+            # stores it. Somebody else may delete the owner node: then the fence does not hold, and the claim is lost.
             try:
                 fence = await self._owners.change_thread(committed.fence, thread)
             except ZooKeeperError as error:
@@ -218,6 +224,9 @@ class Claimer:
 
     async def _withdrawn(self, leaving: Mapping[OwnedPartition, CommittedPosition]) -> dict[OwnedPartition, Delete]:
         """The stored offsets of deleted topics, which a new topic of that name would begin at."""
+        # If it cannot be asked which topics there are, these claims are closed and not released: the sweep deletes
+        # their owner nodes and leaves the offsets. The next claim knows them by its record (`is_of_earlier_topic`),
+        # also those that were stored when the new topic was there already.
         retired = {claim: at for claim, at in leaving.items() if claim.progress.retired and at.version >= 0}
         there = await self._owners.incarnations({claim.topic_partition.topic for claim in retired})
         return {
