@@ -96,9 +96,9 @@ def realm(folder: Path, java: Path) -> Iterator[Realm]:
     try:
         import gssapi  # noqa: F401
     except ImportError:
-        give_up("gssapi", 'apt-get install libkrb5-dev && pip install "kzconsumer[kerberos]"')
+        give_up("gssapi", "apt-get install libkrb5-dev gcc && .venv/bin/pip install gssapi")
     if "jdk.security.jgss" not in subprocess.run([java, "--list-modules"], capture_output=True, text=True).stdout:
-        give_up("a Java with Kerberos", "apt-get install default-jre-headless")
+        give_up("a Java with Kerberos", "apt-get install openjdk-21-jdk-headless, or openjdk-17-jdk-headless")
     running = Realm(folder)
     running.start()
     try:

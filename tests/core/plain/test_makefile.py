@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.programs import MAKE, need
+from tests.support import programs
+from tests.support.programs import MAKE, Program, need
 
 ROOT = Path(__file__).parents[3]
 
@@ -43,6 +45,22 @@ def test_an_environment_is_made_or_completed_once(tmp_path: Path, there: list[st
     for _ in range(2):
         subprocess.run(command, cwd=ROOT, env=without_make(), check=True)
     assert modules.read_text().split() == ran
+
+
+ELSEWHERE = {
+    "clang with libFuzzer": "make nightly and make fuzz",
+    "debootstrap": "make test-systemd",
+    "fake-gcs-server": "requirements.lock has it",
+}
+
+
+def test_the_ci_installs_every_program_that_tests_need() -> None:
+    """Where one is missing, its tests fail there. On a machine that has it already nobody would notice."""
+    script = (ROOT / ".ci" / "run").read_text()
+    known = [each for each in vars(programs).values() if isinstance(each, Program) and each.title not in ELSEWHERE]
+    packages = {each.title: re.findall(r"(?:install|package|scripts) (\w[\w@.-]*)", each.install) for each in known}
+    assert len(packages) > 15
+    assert [title for title, names in packages.items() if not any(name.strip(",") in script for name in names)] == []
 
 
 def commands_of(target: str, environment: Path) -> list[str]:
