@@ -187,10 +187,11 @@ async def _identity(session: ZooKeeperSession, settings: Settings, brokers: Brok
     topics = ClusterView(session, settings, brokers, notify).topics
     warned = False
     while True:
+        up = await topics.broker_ids()  # first: a broker writes the id, and then registers
         found = await topics.cluster_id()
         if found:
             return found
-        if await topics.broker_ids():
+        if up:
             hosts = ",".join(sorted(f"{host}:{port}" for host, port in connect.hosts))
             return f"{hosts}{connect.chroot}"
         if not warned:

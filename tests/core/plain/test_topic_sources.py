@@ -7,10 +7,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
+import anyio
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 import kzconsumer
+from kzconsumer.brokers.leaders import KnownBrokers
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.cluster_state import (
     MetadataRequest,
@@ -19,10 +22,11 @@ from kzconsumer.brokers.protocol.cluster_state import (
     TopicMetadata,
 )
 from kzconsumer.brokers.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
-from kzconsumer.brokers.protocol.versions import DESCRIBE_QUORUM, Versions
-from kzconsumer.errors import BrokersUnreachableError, NotFoundError, ZooKeeperError
+from kzconsumer.brokers.protocol.versions import DESCRIBE_QUORUM, PRODUCE, Versions
+from kzconsumer.errors import BrokersUnreachableError, NotFoundError, UnsupportedVersionError, ZooKeeperError
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.registry import paths
+from kzconsumer.registry.cluster import bootstrap, cluster_identity
 from kzconsumer.registry.cluster_topics import ClusterTopics, TopicSource
 from kzconsumer.registry.node_topics import NodeTopics
 from kzconsumer.registry.nodes import Topic, TopicIdentity
@@ -31,6 +35,7 @@ from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
 from tests.support.extent import seeds
 from tests.support.simulated.clients import Clients
+from tests.support.simulated.network import CHROOT
 
 NAMES = ["bills", "notes", "orders", "t"]
 GROUP = GroupPaths("g")
@@ -65,18 +70,18 @@ class Cluster:
             await session.ensure(path)
             await session.set(path, msgspec.json.encode(content), -1)
 
+        await make(paths.CLUSTER_ID, version="1", id="the cluster")  # before a broker registers
         for name, partitions in self.topics.items():
             numbers = {str(n): [1] for n in range(partitions)}
             await make(paths.topic(name), version=3, topic_id=self.ids[name], partitions=numbers)
         for broker in self.brokers.values():
             await make(paths.broker(broker.id), version=1, host=broker.host, port=broker.port, jmx_port=-1)
-        await make(paths.CLUSTER_ID, version="1", id="the cluster")
 
     def source(self, session: ZooKeeperSession, *, asks_brokers: bool) -> ClusterTopics:
         first = next(iter(self.brokers.values()))
-        bootstrap = [f"{first.host}:{first.port}"] if asks_brokers else []
+        begin = [f"{first.host}:{first.port}"] if asks_brokers else []
         settings = kzconsumer.Settings.from_dict(
-            {"zookeeper": {"connect": "zk0:2181"}, "group": {"id": "g"}, "brokers": {"bootstrap": bootstrap}}
+            {"zookeeper": {"connect": "zk0:2181"}, "group": {"id": "g"}, "brokers": {"bootstrap": begin}}
         )
         return ClusterTopics(session, Watches(session), settings, cast("Brokers", self))
 
@@ -188,6 +193,80 @@ def test_a_broker_that_has_just_started_says_nothing_of_topics() -> None:
         return cluster
 
     Clients().play(script)
+
+
+@pytest.mark.parametrize(("has_id", "found"), [(True, "the cluster"), (False, f"zk0:2181,zk1:2181{CHROOT}")])
+def test_a_cluster_is_known_by_its_id_or_where_its_nodes_are(has_id: bool, found: str) -> None:
+    """Destinations keep it. Before a broker is registered nobody knows whether there will be an id."""
+    clients, cluster, identities = Clients(), Cluster(1), list[str]()
+
+    async def script(session: ZooKeeperSession) -> None:
+        connect = {"connect": f"zk1:2181,zk0:2181{CHROOT}"}
+        settings = kzconsumer.Settings.from_dict({"zookeeper": connect, "group": {"id": "g"}})
+
+        async def later() -> None:
+            await anyio.sleep(20)
+            if not has_id:
+                await session.ensure(paths.broker(1))
+            else:
+                await cluster.write(session)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(later)
+            identities.append(await cluster_identity(settings))
+
+    with capture_logs() as logs:
+        clients.play(script)
+    assert identities == [found]
+    waiting = [each for each in logs if each["event"] == "no broker registered"]
+    assert [each["about"] for each in waiting] == [f"{CHROOT}{paths.BROKER_IDS}"]
+
+
+@pytest.mark.parametrize("read", ["cluster_id", "broker_ids"])
+def test_a_cluster_that_starts_while_it_is_asked_for_its_id_has_one(read: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first broker writes the id, and then registers: between two reads both may appear."""
+    clients = Clients()
+    original, starts = getattr(NodeTopics, read), [True]
+
+    async def script(session: ZooKeeperSession) -> str:
+        settings = {"zookeeper": {"connect": f"zk0:2181{CHROOT}"}, "group": {"id": "g"}}
+        return await cluster_identity(kzconsumer.Settings.from_dict(settings))
+
+    async def read_just_before(topics: NodeTopics) -> object:
+        found = await original(topics)
+        if starts and starts.pop():
+            clients.ensemble.make(paths.CLUSTER_ID, b'{"version":"1","id":"the cluster"}')
+            clients.ensemble.make(paths.broker(1))
+            await topics._session.sync()
+        return found
+
+    monkeypatch.setattr(NodeTopics, read, read_just_before)
+    assert clients.play(script) == "the cluster"
+
+
+class Producing:
+    """Brokers for dead letters; `old` ones store no headers."""
+
+    def __init__(self, brokers: Sequence[Broker], *, old: bool) -> None:
+        self._brokers = brokers
+        self.versions = Versions({PRODUCE: (0, 2 if old else 3)})
+
+    async def brokers(self) -> list[Broker]:
+        return [*self._brokers]
+
+    async def connection(self, broker: Broker) -> Producing:
+        assert broker == self._brokers[0]
+        return self
+
+
+async def test_a_producer_begins_at_brokers_that_keep_headers() -> None:
+    there = (Broker(1, "kafka1", 9092), Broker(2, "::1", 9093))
+    for brokers, old, error in ((there, True, UnsupportedVersionError), ((), False, BrokersUnreachableError)):
+        fake = Producing(brokers, old=old)
+        with pytest.raises(error):
+            await bootstrap(cast("KnownBrokers", fake), cast("Brokers", fake))
+    fake = Producing(there, old=False)
+    assert await bootstrap(cast("KnownBrokers", fake), cast("Brokers", fake)) == "kafka1:9092,[::1]:9093"
 
 
 @pytest.mark.parametrize("what", ["a topic's record", "the cluster's id"])
