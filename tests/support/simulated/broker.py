@@ -65,6 +65,8 @@ class SimulatedBroker:
         self.sessions = FetchSessions(lambda: world.now)
         self.coordinator = Coordinator()
         """Of the group, and the same for all brokers of a cluster."""
+        self.groups = {GROUP}
+        """Those that requests are about, in a test with no other."""
         self._sent: deque[tuple[float, int]] = deque()
         self.connections: dict[BrokerConnection, None] = {}
         self.requests: Counter[int] = Counter()
@@ -233,7 +235,7 @@ class BrokerConnection:
         assert expected in (None, level), f"a request has isolation {level}, not {expected}"
 
     def _require_group(self, group: str) -> None:
-        assert group == GROUP, f"a request is about group {group!r}"
+        assert group in self.broker.groups, f"a request is about group {group!r}"
 
     def _coordinator(self) -> bytes:
         number = self.broker.coordinator.broker

@@ -24,7 +24,7 @@ from kzconsumer_tools.exporter.group_feed import GroupFeed
 from tests.core.plain.test_status_documents import lines, samples
 from tests.support.simulated.observed import WRITTEN
 from tests.support.simulated.virtual_time import BEGINNING
-from tests.tools.plain.test_transcripts import Scene, much_is_wrong, ours, prepared
+from tests.tools.plain.test_transcripts import CONNECT, Scene, much_is_wrong, ours, prepared
 
 PAGE = Path(__file__).with_name("exporter_pages.txt")
 INTERVAL = 30.0
@@ -59,32 +59,34 @@ def page(folder: Path) -> Iterator[str]:
 
 
 def _followed(at: Scene, folder: Path) -> Iterator[str]:
-    settings = Settings.from_dict({"zookeeper": {"connect": "zk0,zk1,zk2"}, "group": {"id": "unused"}})
+    settings = Settings.from_dict({"zookeeper": {"connect": CONNECT}, "group": {"id": "unused"}})
     exporter = Exporter(settings, "c", INTERVAL, 100.0)
     feeds = {name: GroupFeed(settings, name) for name in ("g", "well", "absent")}
     process = at.group.world.process("exporter")
     yield from asyncio.run(got(exporter, folder, "/burrow/admin/ready", f"{AT}/consumer"))
     tasks = [process.create_task(exporter.run())]
-    at.group.world.pass_time(5.0)
-    for number in range(8):
-        if number == 5:
-            tasks += [process.create_task(feed.run()) for feed in feeds.values()]
-        at.set(f"/consumers/g/offsets/orders/{number % 3}", str(9 + number))
-        at.set("/consumers/well/offsets/pay/0", str(9 + number))
-        at.group.logs.burst(1)
-        at.group.world.pass_time(INTERVAL / 2)
-    at.group.logs.lead(TopicPartition("pay", 1), 1)
-    at.group.logs.retain(TopicPartition("orders", 4), 12)
-    at.group.world.pass_time(INTERVAL)
+    try:
+        at.group.world.pass_time(5.0)
+        for number in range(8):
+            if number == 5:
+                tasks += [process.create_task(feed.run()) for feed in feeds.values()]
+            at.set(f"/consumers/g/offsets/orders/{number % 3}", str(9 + number))
+            at.set("/consumers/well/offsets/pay/0", str(9 + number))
+            at.group.logs.burst(1)
+            at.group.world.pass_time(INTERVAL / 2)
+        at.group.logs.lead(TopicPartition("pay", 1), 1)
+        at.group.logs.retain(TopicPartition("orders", 4), 12)
+        at.group.world.pass_time(INTERVAL)
+    finally:
+        for task in tasks:
+            task.cancel()
+        at.group.world.pass_time(1.0)
     yield from asyncio.run(got(exporter, folder, *PATHS))
     yield from samples(families(exporter))
     for name, feed in feeds.items():
         yield from ("", f"top --of {name}", *lines({"lost": feed.lost is not None, "reason": feed.reason}))
         for document in feed.documents.values():
             yield from lines(document)
-    for task in tasks:
-        task.cancel()
-    assert at.group.world.pass_time(60.0, lambda: all(task.done() for task in tasks))
 
 
 async def got(exporter: Exporter, folder: Path, *paths: str) -> list[str]:

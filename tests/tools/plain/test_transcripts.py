@@ -32,6 +32,7 @@ from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData
 from tests.support.plans import plan_of
 from tests.support.simulated.blocking import Program, blocking
 from tests.support.simulated.group import SimulatedGroup, simulated_group
+from tests.support.simulated.network import CHROOT
 from tests.support.simulated.observed import WRITTEN
 from tests.support.simulated.virtual_time import BEGINNING
 from tests.support.simulated.znode_tree import Tree
@@ -46,10 +47,11 @@ SINCE = int((WRITTEN - BEGINNING) * 1000)
 """From ZooKeeper's clock to the time of day, in ms: a simulated world is too young."""
 
 
-SECURED = """
-zookeeper.connect = "zk0,zk1,zk2"
+CONNECT = f"zk0,zk1,zk2{CHROOT}"
+SECURED = f"""
+zookeeper.connect = "{CONNECT}"
 group.id = "g"
-brokers = { security_protocol = "SSL", tls.ca = "absent.pem" }
+brokers = {{ security_protocol = "SSL", tls.ca = "absent.pem" }}
 """
 """A file whose keys cannot be read."""
 
@@ -131,6 +133,8 @@ def left_over(at: Scene) -> None:
     at.topic("orders", (0, 20), (5, 9), (3, 30), (2, 2))
     at.topic("pay", (0, 7))
     at.topic("__consumer_offsets", (0, 3))
+    for broker in at.group.brokers:
+        broker.groups |= {"old", "copy"}
     at.offsets("old", orders=[20, 2, 10], pay=[9], gone=[5, 6])
     now = at.incarnation("orders")
     mark = CommitMark(until=12, incarnation=now, epoch=2, fingerprint="f", written=(4, 12))
@@ -221,11 +225,11 @@ def played(name: str) -> Iterator[Callable[[str], str]]:
             out = io.StringIO()
             with redirect_stdout(out), redirect_stderr(out):
                 words = shlex.split(command)[1:]
-                status = main(words if "--config" in words else [*words, "--zookeeper", "zk0,zk1,zk2"])
+                status = main(words if "--config" in words else [*words, "--zookeeper", CONNECT])
             return out.getvalue() + (f"exit status {status}\n" if status else "")
 
+        stack.callback(program.end)
         yield output
-        program.end()
 
 
 def page(name: str, output: Callable[[str], str]) -> str:
