@@ -21,7 +21,7 @@ from kzconsumer import clock
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.ensemble import Ensemble
-from tests.support.extent import extent, only_nightly
+from tests.support.extent import only_nightly
 from tests.support.printing_member import printing_member
 from tests.support.producing import Sent, produce
 from tests.support.proxy import FaultProxy
@@ -80,13 +80,10 @@ async def network_to(where: Servers) -> AsyncIterator[Network]:
         yield Network(proxies, "/" + where.cluster.connect.partition("/")[2])
 
 
+# Before one server: core/servers/test_cut_connections.py; another one of three without a rebalance: test_lease.py.
+@only_nightly
 @pytest.mark.parametrize(
-    ("where", "how"),
-    extent(
-        [(THREE, FaultProxy.reset)],
-        [*product((ONE, THREE), (FaultProxy.finish, FaultProxy.reset))],
-    ),
-    indirect=["where"],
+    ("where", "how"), [*product((ONE, THREE), (FaultProxy.finish, FaultProxy.reset))], indirect=["where"]
 )
 async def test_a_member_that_is_repeatedly_cut_off_shares_and_takes_over(
     where: Servers, unique: str, how: Callable[[FaultProxy], None]

@@ -12,6 +12,7 @@ from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.core.servers.test_plan_handover import RECORDS, Slow, owner_of, plans, whole
 from tests.core.servers.test_replay import LIMIT, Sink, Target, consume
+from tests.support.extent import extent
 from tests.support.members import committed, stored_offsets
 from tests.support.original import Record, console_consumer, offset_checker, tools_verdict
 from tests.support.producing import Sent, produce
@@ -78,7 +79,7 @@ async def test_an_original_that_lost_the_partition_commits_late(
     assert errors == [(10, RECORDS)]
 
 
-@pytest.mark.parametrize("takes", [10, RECORDS])
+@pytest.mark.parametrize("takes", extent([10], [10, RECORDS]))
 async def test_an_original_takes_a_planned_partition_over_and_gives_it_back(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, takes: int
 ) -> None:

@@ -25,7 +25,7 @@ from kzconsumer.offsets.storage import OffsetWrite, ZooKeeperOffsetStorage
 from kzconsumer.registry.claim_record import ClaimRecord, Plan
 from kzconsumer.sinks import range_plans
 from kzconsumer.zookeeper.operations import Check, Operation, SetData
-from tests.support.extent import extent, only_nightly
+from tests.support.extent import only_nightly
 from tests.support.simulated.plan_world import PARTITIONS, PlanWorld, plan_world
 
 NAMES = ("a", "b")
@@ -77,8 +77,8 @@ def _play(scene: PlanWorld, chance: Random) -> None:
     assert len(scene.published) > before, "no member continues"
 
 
-# A schedule takes half a second, and `test_schedules_include_replays_and_rewinds` plays six as well.
-@settings(suppress_health_check=list(HealthCheck), max_examples=extent(2, 500))
+@only_nightly  # some of its schedules: test_schedules_include_replays_and_rewinds
+@settings(suppress_health_check=list(HealthCheck), max_examples=500)
 @given(st.integers(0, 10**9))
 def test_ranges_are_published_exactly_once(seed: int) -> None:
     play(seed)

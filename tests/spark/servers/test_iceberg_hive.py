@@ -22,11 +22,12 @@ from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from kzconsumer_spark.worker_protocol.messages import ToIceberg
 from tests.support.delta import OWNER, Writer, race
 from tests.support.duckdb_reader import iceberg_by_duckdb as by_duckdb
-from tests.support.extent import extent, only_nightly
+from tests.support.extent import only_nightly
 from tests.support.hive_metastore import die_with_lock, hive_metastore
 from tests.support.range_data import range_data
 
-pytestmark = pytest.mark.timeout(180)
+# With a metastore in memory: tests/spark/plain/test_hive_comparison.py; races of tables: test_iceberg_target.py there.
+pytestmark = [pytest.mark.timeout(180), only_nightly]
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +70,11 @@ def test_it_listens_on_loopback_only(options: dict[str, str]) -> None:
 
 
 def test_one_of_two_writers_wins(options: dict[str, str], table: str, tmp_path: Path) -> None:
-    expected = race([Writer(claimed(options, table), tmp_path / name) for name in "ab"], extent(2, 40))
+    expected = race([Writer(claimed(options, table), tmp_path / name) for name in "ab"], 40)
     assert values(options, table) == expected
 
 
-@pytest.mark.parametrize("compares", [True, pytest.param(False, marks=only_nightly)])  # False: the control
+@pytest.mark.parametrize("compares", [True, False])  # False: the control
 def test_a_writer_that_outlives_its_lock(
     options: dict[str, str], table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compares: bool
 ) -> None:
@@ -115,7 +116,7 @@ def test_others_go_on_when_the_lock_of_a_dead_writer_expires(
     assert values(options, table) == [b"v0", b"v1"]
 
 
-@pytest.mark.parametrize("server", ["not asked to", pytest.param("before 2.3.10", marks=only_nightly)])
+@pytest.mark.parametrize("server", ["not asked to", "before 2.3.10"])
 def test_a_metastore_that_does_not_compare_is_refused(
     request: pytest.FixtureRequest, tmp_path: Path, table: str, monkeypatch: pytest.MonkeyPatch, server: str
 ) -> None:

@@ -21,6 +21,7 @@ from kzconsumer_spark.executors.task_parts import RangeParts
 from kzconsumer_spark.source.source_options import ranges_between, read_options
 from tests.spark.servers.test_executor_errors import access, offsets
 from tests.spark.servers.test_source_changes import OLD, query, send
+from tests.support.extent import only_nightly
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import until
 
@@ -82,6 +83,7 @@ async def test_a_query_that_starts_without_a_broker_reads_the_other_partitions(
     assert read == dict.fromkeys(range(PARTITIONS), OLD)
 
 
+@only_nightly  # tests/spark/plain/test_query_machine.py
 async def test_a_batch_of_the_checkpoint_waits_for_the_leaders_of_its_partitions(
     two: Cluster, unique: str, tmp_path: Path
 ) -> None:
