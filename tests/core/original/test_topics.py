@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import kzconsumer
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import add_partitions, create_topic
 from tests.core.original.group import PARTITIONS, mixed_group, our_member
-from tests.support.extent import extent, only_nightly
+from tests.support.extent import extent
 from tests.support.flow import Deliveries, flow
 from tests.support.original import console_consumer
 from tests.support.ownership import by_range
@@ -77,31 +76,3 @@ async def test_topics_created_that_match_an_originals_white_list(
             group.check_doubled(members, original)
             assert {record.topic for record in ours.delivered()} == {unique, both}
             assert {record.topic for record in original.delivered()} == {unique, both, theirs}
-
-
-@only_nightly  # the test above; topics of a filter of ours: core/servers/test_group.py
-async def test_a_topic_created_that_matches_the_white_lists_of_both(
-    servers: Servers, cluster: Cluster, unique: str, tmp_path: Path
-) -> None:
-    """Each expands the other's list in the same way, and both notice the topic when it is created."""
-    later = f"{unique}-later"
-    async with mixed_group(servers, cluster, unique) as group:
-        with console_consumer(
-            servers, cluster, unique, f"{unique}.*", tmp_path / "m", consumer="m", from_beginning=True
-        ) as original:
-            await group.settled("original alone", by_range(unique, PARTITIONS, [original.thread()]))
-            async with our_member(cluster, unique, kzconsumer.Include(f"{unique}, {later}"), "a") as ours:
-                threads = [original.thread(), ours.thread()]
-                owners = by_range(unique, PARTITIONS, threads)
-                await group.settled("ours joins", owners)
-                since = time.monotonic()
-                await create_topic(cluster.connect, later, 4)
-                group.ownership.topics[later] = 4
-                owners |= by_range(later, 4, threads)
-                await group.settled("topic made", owners, since=since)
-                with flow(cluster, later, 4) as group.flows[later]:
-                    members = Deliveries(**{original.consumer: original.delivered, "ours": ours.delivered})
-                    await group.delivering(original.delivered, ours.delivered)
-                    await group.drained(members)
-            group.check_ours(ours)
-            group.check_doubled(members, original)

@@ -23,12 +23,10 @@ from kzconsumer.member import Member
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.progress import Progress
-from kzconsumer.offsets.storage import OffsetWrite, ZooKeeperOffsetStorage
 from kzconsumer.registry.claim_record import Blocked, Claimed, ClaimRecord, ClaimRefused
 from kzconsumer.registry.claim_transactions import OwnerRegistry
 from kzconsumer.streams.cursor import StreamCursor
 from kzconsumer.zookeeper.heartbeat_and_lease import Heartbeat, Instant
-from kzconsumer.zookeeper.operations import Check, Create, SetData
 from kzconsumer.zookeeper.server_choice import ServerChoice
 from kzconsumer.zookeeper.watches import outcomes
 from tests.core.plain.test_group_schedules import violations_of_a_release_in_the_middle_of_a_lot
@@ -139,17 +137,6 @@ def test_finds_offsets_that_are_stored_without_their_epoch() -> None:
 
     bug = "is not read at"
     find(ClaimRecord, "leader_epoch_before", unknown, bug, start=10, machine=LogsCutOffMachine)
-
-
-@only_nightly  # test_plan_machine.py finds the same fault
-def test_finds_commits_that_check_no_owner() -> None:
-    operations = ZooKeeperOffsetStorage._operations
-
-    def unfenced(self: ZooKeeperOffsetStorage, write: OffsetWrite) -> tuple[Check, Check | SetData, SetData | Create]:
-        *_, store = operations(self, write)
-        return Check("/", -1), Check("/", -1), store
-
-    find(ZooKeeperOffsetStorage, "_operations", unfenced, "without owning it", start=0)
 
 
 @only_nightly

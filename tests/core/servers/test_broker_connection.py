@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -48,14 +47,12 @@ from kzconsumer.brokers.protocol.versions import (
     SPOKEN,
     Versions,
 )
-from kzconsumer.errors import ConnectionLostError
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.agreed_versions import agreed
-from tests.support.extent import extent, only_nightly
+from tests.support.extent import extent
 from tests.support.producing import compatibility
-from tests.support.servers import Servers
 
 ClusterOf = Callable[[str], Cluster]
 
@@ -291,31 +288,3 @@ async def test_large_responses_and_many_calls_in_flight(cluster: Cluster, unique
         assert all(large[where.partition] in bytes(part.records) for where, part in fetched.items())
         assert fetched.keys() == everything.keys()
         assert all(part.records.readonly for part in fetched.values())
-
-
-@only_nightly  # tests/core/plain/test_broker_connection.py; real ones: tests/spark/servers/test_executor_errors.py
-async def test_a_stopped_and_a_killed_broker(servers: Servers, unique: str) -> None:
-    cluster = servers.cluster(unique)
-    await create_topic(cluster.connect, unique, 1)
-    await produce(cluster, unique, {0: [b"one"]})
-    long_poll = FetchRequest(60_000, 1, 1 << 20, {TopicPartition(unique, 0): FetchPosition(1, 1 << 20)})
-
-    async with connected(cluster) as connection:
-        # Without a fault the same call returns.
-        await connection.call(MetadataRequest(()), timeout=2.0)
-        cluster.brokers[1].send_signal(signal.SIGSTOP)
-        with pytest.raises(ConnectionLostError, match="no answer to Metadata within 2 s"):
-            await connection.call(MetadataRequest(()), timeout=2.0)
-        with pytest.raises(ConnectionLostError, match="within 1 s"):
-            await BrokerConnection.open(connection.broker, client_id="test", timeout=1.0)
-        cluster.brokers[1].send_signal(signal.SIGCONT)
-
-    async with connected(cluster) as connection:
-        polls = [asyncio.ensure_future(connection.call(long_poll, timeout=60.0)) for _ in range(2)]
-        await asyncio.wait(polls, timeout=0.3)
-        assert not any(poll.done() for poll in polls)
-        cluster.brokers[1].kill()
-        outcomes = await asyncio.wait_for(asyncio.gather(*polls, return_exceptions=True), LIMIT)
-        assert all(isinstance(outcome, ConnectionLostError) for outcome in outcomes)
-        with pytest.raises(ConnectionLostError, match="broker 1"):
-            await BrokerConnection.open(connection.broker, client_id="test", timeout=LIMIT)

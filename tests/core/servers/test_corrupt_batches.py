@@ -13,7 +13,7 @@ import pytest
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.broker_logs import damage, log_directory, segments
-from tests.support.extent import extent, only_nightly
+from tests.support.extent import extent
 from tests.support.members import Daemon, committed, daemon, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import until
@@ -88,17 +88,6 @@ async def test_damage_on_the_brokers_disk(
     assert {file.name: file.read_bytes() for file in kept.iterdir()} == {
         f"{unique}-{p}-{lost[p][0]}.bin": bad[p] for p in lost
     }
-
-
-@only_nightly  # tests/core/plain/test_corrupt_policy.py; a daemon that ends: test_daemon.py
-async def test_a_batch_that_cannot_be_kept_is_not_skipped(cluster: Cluster, unique: str, tmp_path: Path) -> None:
-    await damaged(cluster, cluster.version, unique)
-    (tmp_path / "full").touch()
-    settings = fetch("quarantine", tmp_path / "full" / "impossible")
-    with daemon(tmp_path / "full-group", cluster.connect, f"{unique}-f", {unique: 1}, settings) as member:
-        assert await member.ended(60) == 1
-        (stopped,) = member.events("stopped by a failure")
-        assert "cannot be set aside" in stopped["reason"]
 
 
 async def test_a_message_larger_than_the_largest_fetch(

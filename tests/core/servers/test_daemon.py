@@ -15,7 +15,7 @@ from kzconsumer_sandbox.servers.configuration import free_port
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.broker_logs import damage, log_directory, segments
-from tests.support.extent import extent, only_nightly
+from tests.support.extent import extent
 from tests.support.members import daemon, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.proxy import FaultProxy
@@ -82,34 +82,6 @@ async def test_json_lines_out_and_a_clean_stop(cluster: Cluster, unique: str, tm
     for event in (member.events("progress")[-1], member.events("rebalanced")[0], member.events("stopped")[0]):
         assert {key: event[key] for key in whose} == whose
         assert event["generation"] >= 1
-
-
-@only_nightly  # stops of a daemon that writes: test_stop.py
-async def test_stopping_under_load_leaves_output_and_offsets_equal(
-    cluster: Cluster, unique: str, tmp_path: Path
-) -> None:
-    """Three daemons, two of them stopped in mid-flow: every record once, and the output equals what is committed."""
-    total = 24_000
-    await create_topic(cluster.connect, unique, 4)
-    await send(cluster, unique, total, 4)
-    # Some 50 batches of 0.1 s each: a signal at the first output arrives in mid-flow, however busy the machine is.
-    limits = "[fetch]\nmax_bytes = 10000\nqueue_bytes = 10000\n"
-    sink = '[sink]\nplugin = "callable"\noptions = { function = "tests.support.sinks:print_slowly" }\n'
-    counts: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
-        with daemon(tmp_path, cluster.connect, unique, {unique: 2}, limits + sink) as member:
-            written = member.out.stat().st_size
-            last = len(counts) == 2
-            await until(lambda: member.out.stat().st_size > written, 30)  # noqa: B023
-            if last:
-                await until(lambda: member.out.read_bytes().count(b"\n") >= total, 60)
-            member.signal(number)
-            assert await member.ended() == 0
-        counts.append(len(member.records()))
-        stored = await stored_offsets(cluster.connect, unique, unique, 4)
-        assert sum(offset or 0 for offset in stored) == counts[-1]
-    assert 0 < counts[0] < counts[1] < counts[2] == total, "the signals arrived in mid-flow"
-    assert len({(record["partition"], record["offset"]) for record in member.records()}) == total
 
 
 async def test_a_second_signal_stops_at_once(cluster: Cluster, unique: str, tmp_path: Path) -> None:
@@ -240,12 +212,3 @@ async def test_a_corrupt_batch_stops_the_member_with_everything_before_it_commit
         assert (raised.value.topic_partition, raised.value.offset) == ((unique, 0), 10)
         assert [message.offset for message in seen[0].messages] == list(range(10))
     assert await stored_offsets(cluster.connect, unique, unique, 1) == [10]
-
-
-@only_nightly  # test_consume_positions.py: reset policies; the test of a sink that fails: how a daemon ends
-async def test_reset_fail_names_the_partition(cluster: Cluster, unique: str, tmp_path: Path) -> None:
-    await create_topic(cluster.connect, unique, 1)
-    with daemon(tmp_path, cluster.connect, unique, {unique: 1}, reset="fail") as member:
-        assert await member.ended(30) == 1
-    (stopped,) = member.events("stopped by a failure")
-    assert f'{unique}-0 has no stored offset, and reset = "fail"' in stopped["reason"]

@@ -39,25 +39,3 @@ async def test_an_unreadable_registration(
         await other.delete(f"/consumers/{unique}/ids/{unique}_poison", -1)
         async with reader(configured, {unique: 1}) as second:
             await until(lambda: len(first.owned) == len(second.owned) == 2)
-
-
-async def test_an_owner_node_without_member_degrades_only_its_partition(
-    cluster: Cluster, unique: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    await create_topic(cluster.connect, unique, 4)
-    path = f"/consumers/{unique}/owners/{unique}/2"
-    async with session(cluster.connect) as operator:
-        await operator.ensure(path.rpartition("/")[0])
-        await operator.create(path, b"somebody_gone-0")  # persistent: it does not expire with a session
-        async with reader(settings(cluster.connect, unique), {unique: 1}) as member:
-            assert {at.partition for at in member.owned} == {0, 1, 3}
-            output: list[str] = []
-            with anyio.fail_after(20):
-                while not output:
-                    await anyio.sleep(0.5)
-                    output += [line for line in "".join(capfd.readouterr()).splitlines() if "degraded " in line]
-            assert len(output) == 1
-            assert path in output[0]
-            assert "only an operator may delete" in output[0]
-            await operator.delete(path, -1)
-            await until(lambda: len(member.owned) == 4)

@@ -19,29 +19,8 @@ from kzconsumer_sandbox.servers.readiness import four_letters
 from tests.core.servers.test_zookeeper_session import SLACK, T, seconds_since, to
 from tests.support.ensemble import EnsembleServer
 from tests.support.processes import wait_until
-from tests.support.proxy import FaultProxy
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session
-
-
-async def test_waiting_for_the_first_connection_logs_one_warning(zookeeper: ZooKeeperServer) -> None:
-    proxy = FaultProxy(zookeeper.host, zookeeper.port, listen=free_port())
-    zk = ZooKeeperSession(ConnectString.parse(f"{proxy.connect},127.0.0.1:{free_port()}"), T)
-    with capture_logs() as logs:
-        entering = asyncio.ensure_future(zk.__aenter__())
-        await anyio.sleep(1.2)
-        assert not entering.done()
-        assert zk.id == 0
-        async with proxy:
-            with anyio.fail_after(T):
-                await entering
-            assert zk.trusted()
-            await zk.close()
-    warnings = [entry for entry in logs if entry["log_level"] == "warning"]
-    assert [(entry["event"], entry["hosts"]) for entry in warnings] == [
-        ("no ZooKeeper server answers", str(zk.connect))
-    ]
-    assert [entry["event"] for entry in logs if entry["log_level"] == "info"] == ["connected"]
 
 
 async def test_the_first_connection_times_out(zookeeper: ZooKeeperServer) -> None:

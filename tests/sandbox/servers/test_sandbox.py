@@ -168,21 +168,6 @@ def test_servers_die_with_a_killed_supervisor(sandbox: Commands) -> None:
     assert not Path(status["folder"]).exists()
 
 
-@only_nightly  # test_servers_die_with_a_killed_supervisor, and tests/sandbox/plain/test_server_process.py
-def test_down_ends_a_supervisor_that_does_not_listen(sandbox: Commands) -> None:
-    status = sandbox.up("--kafka-version", OLDEST)
-    os.kill(status["pid"], signal.SIGSTOP)
-    done = sandbox("down")
-    assert done.returncode == 0
-    wait_gone([status["pid"], *servers_of(status)], 20.0)
-    assert not Path(status["folder"]).exists()
-
-
-@only_nightly  # one receiver: test_servers_die_with_a_killed_supervisor
-def test_foreground_ends_on_a_signal_of_service_managers(sandbox: Commands) -> None:
-    foreground_ends(sandbox, signal.SIGTERM)
-
-
 def foreground_ends(sandbox: Commands, number: signal.Signals) -> None:
     command = subprocess.Popen(
         sandbox.words("up", "--foreground", "--kafka-version", OLDEST), stdout=subprocess.PIPE, text=True

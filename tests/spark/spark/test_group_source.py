@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
@@ -256,27 +255,6 @@ async def test_a_partition_that_moves_in_a_batch(
             driver.wait()
     assert sorted({*first.all, *second.all}) == rows(unique, 700)
     assert len(first.all) + len(second.all) == 700 + 250  # what moved in the batch
-
-
-@only_nightly  # test_a_second_query_of_a_frame_is_refused, and tests/spark/plain/test_driver_readers.py
-@pytest.mark.parametrize("available_now", [True, False])
-async def test_two_readers_of_a_group_in_one_query_are_refused(
-    spark: SparkSession, cluster: Cluster, unique: str, tmp_path: Path, available_now: bool
-) -> None:
-    """The second would take over the plan of the first, and the batch would have the records twice."""
-    await create_topic(cluster.connect, unique, 2)
-    await send(cluster, unique, 0, 500)
-    config = config_of(cluster, unique, tmp_path, 'stop.deadline = "1s"')
-    one, two = (source(spark, cluster.connect, unique, config=config) for _ in "ab")
-    written = Written(tmp_path)
-    trigger: dict[str, Any] = {"availableNow": True} if available_now else {}
-    query = await asyncio.to_thread(start, one.union(two), tmp_path, written, **trigger)
-    try:
-        with pytest.raises(StreamingQueryException, match=f"topic {unique} of group {unique} is read in this driver"):
-            await asyncio.to_thread(query.awaitTermination, LIMIT)
-    finally:
-        await asyncio.to_thread(query.stop)
-    assert not written.all
 
 
 async def test_a_second_query_of_a_frame_is_refused(
