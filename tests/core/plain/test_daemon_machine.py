@@ -10,6 +10,7 @@ import pytest
 from hypothesis import Phase, settings
 from msgspec import structs
 
+from kzconsumer.errors import SinkError
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths
 from kzconsumer.service.daemon import EXIT_UNFINISHED
@@ -70,6 +71,20 @@ def test_a_daemon_that_is_suspended_as_it_stops_reports_what_was_not_committed(
         daemons.world.pass_time(20.0)
         failed = [each for each in daemons.group.events if each["event"].startswith("final commit failed")]
         assert (len(failed), daemon.task.result()) == ((1, 1) if records else (0, 0))
+
+
+def test_a_daemon_ends_with_the_error_of_its_sink() -> None:
+    with simulated_daemons(1, Scene()) as daemons:
+        daemons.group.logs.grow("t", 2)
+        daemon = daemons.start(Scene(), 0.1, topics={"t": 1})
+        daemons.world.pass_time(3.0)
+        daemon.refuses = True
+        daemons.world.pass_time(20.0)
+        error = daemon.task.exception()
+        assert isinstance(error, SinkError)
+        assert "raised OSError: no space left" in str(error)
+        assert str(error.__cause__) == "no space left"
+        assert daemon.manager.received[-1][1] == {"STOPPING": 1, "STATUS": f"failed: {error}"}
 
 
 @pytest.mark.parametrize("zookeeper_answers", [True, False])

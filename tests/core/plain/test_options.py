@@ -43,6 +43,7 @@ class Table(msgspec.Struct, frozen=True):
     inner: Inner
     count: Annotated[int, Meta(ge=1, le=9)] = 1
     ratio: float = 0.5
+    share: Annotated[float, Meta(gt=0, le=1)] = 1.0
     flag: bool = False
     wait: Duration = 1.0
     pause: PositiveDuration = 1.0
@@ -72,6 +73,7 @@ def test_values_of_every_kind_are_read() -> None:
     table = GOOD | {
         "count": 9,
         "ratio": 1,
+        "share": 1,
         "flag": True,
         "wait": "500ms",
         "pause": "1.5m",
@@ -88,6 +90,7 @@ def test_values_of_every_kind_are_read() -> None:
         Inner("n"),
         count=9,
         ratio=1.0,
+        share=1.0,
         flag=True,
         wait=0.5,
         pause=90.0,
@@ -110,6 +113,8 @@ def test_values_of_every_kind_are_read() -> None:
         ("count", 3.0, "count: 3.0 is not a whole number"),
         ("count", 0, "count: 0 is less than 1"),
         ("count", 10, "count: 10 is more than 9"),
+        ("share", 0, "share: 0 is not more than 0"),
+        ("share", 1.5, "share: 1.5 is more than 1"),
         ("ratio", "1", 'ratio: "1" is not a number'),
         ("ratio", True, "ratio: true is not a number"),
         ("flag", 1, "flag: 1 is not true or false"),
@@ -151,8 +156,8 @@ def test_all_faults_of_a_table_are_reported_at_once() -> None:
         "f: [inner] size: unknown key; known are name, colour",
         "f: [inner] name: missing",
         'f: count: "many" is not a whole number',
-        "f: zzz: unknown key; known are id, inner, count, ratio, flag, wait, pause, size, even, names, weights, free, "
-        "maybe, either",
+        "f: zzz: unknown key; known are id, inner, count, ratio, share, flag, wait, pause, size, even, names, weights, "
+        "free, maybe, either",
         "f: id: missing",
     ]
 
