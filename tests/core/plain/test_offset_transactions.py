@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import cast
 
 import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from kzconsumer.model import ConsumerThreadId, TopicPartition
-from kzconsumer.offsets.storage import Lost, OffsetWrite, Stored, ZooKeeperOffsetStorage
+from kzconsumer.offsets.coordinator import GroupCoordinator
+from kzconsumer.offsets.start_rules import WithBrokers
+from kzconsumer.offsets.storage import (
+    CommitRefused,
+    KafkaOffsetStorage,
+    Lost,
+    OffsetWrite,
+    Stored,
+    ZooKeeperOffsetStorage,
+)
 from kzconsumer.registry.claim_record import Claimed, Plan, decode_claim_record, encode_claim_record
 from kzconsumer.registry.claim_transactions import OwnerRegistry
 from kzconsumer.registry.paths import GroupPaths
@@ -98,6 +108,48 @@ def test_a_claim_whose_fence_was_changed_is_lost_and_another_is_stored(path: str
         assert isinstance(results[other], Stored)
         assert OFFSET not in clients.ensemble.tree.nodes
         assert clients.ensemble.tree.data(PATHS.offset(other)) == b"5"
+
+    clients.play(script)
+
+
+class Taking:
+    """A coordinator that takes the offsets of all partitions but one."""
+
+    def __init__(self, refuses: TopicPartition) -> None:
+        self.refuses = refuses
+        self.given: dict[TopicPartition, WithBrokers] = {}
+
+    async def store(self, offsets: Mapping[TopicPartition, WithBrokers]) -> dict[TopicPartition, str]:
+        self.given.update(offsets)
+        return {self.refuses: "too large"} if self.refuses in offsets else {}
+
+
+@pytest.mark.parametrize("lost", [(), (0,), (2,), (0, 1), (0, 1, 2)])
+@pytest.mark.parametrize("path", [PATHS.claim_record, PATHS.owner], ids=["record", "owner"])
+def test_brokers_are_given_no_offset_of_a_claim_whose_fence_was_changed(
+    path: Callable[[TopicPartition], str], lost: Sequence[int]
+) -> None:
+    """They would take it: nothing fences what they store."""
+    clients, coordinator = Clients(), Taking(TopicPartition("orders", 1))
+    partitions = [TopicPartition("orders", number) for number in range(3)]
+
+    async def script(session: ZooKeeperSession) -> None:
+        storage = KafkaOffsetStorage(session, cast("GroupCoordinator", coordinator))
+        first = [await write_of(session, each) for each in partitions]
+        writes = [msgspec.structs.replace(each, offset=n, leader_epoch=n + 5) for n, each in enumerate(first)]
+        for number in lost:
+            changed = path(partitions[number])
+            clients.ensemble.operate(SetData(changed, clients.ensemble.tree.nodes[changed].data, -1))
+        results = await storage.write(writes)
+        kept = {each: write for n, (each, write) in enumerate(zip(partitions, writes, strict=True)) if n not in lost}
+        assert {each for each, result in results.items() if isinstance(result, Lost)} == set(partitions) - kept.keys()
+        assert coordinator.given == {
+            each: WithBrokers(write.offset, write.epoch, leader_epoch=write.leader_epoch)
+            for each, write in kept.items()
+        }
+        for each, write in kept.items():
+            stored = Stored(write.fence, write.record, write.version)
+            assert results[each] == (CommitRefused("too large") if each == coordinator.refuses else stored)
 
     clients.play(script)
 
