@@ -14,6 +14,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,7 +31,7 @@ from kzconsumer_files.layout import Misfit
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_files.range_names import NotOurs, TargetOwner
 from kzconsumer_spark.daemon.marked_destination import destination_for, mark
-from kzconsumer_spark.destinations import iceberg_log
+from kzconsumer_spark.destinations import iceberg_log, iceberg_table
 from kzconsumer_spark.destinations.iceberg_columns import further_columns
 from kzconsumer_spark.destinations.iceberg_log import IcebergLog, TableError, local, redacted_line
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
@@ -221,6 +222,19 @@ def test_a_commit_that_is_made_and_reported_as_refused(
     assert rows(tmp_path) == offsets(0, 0, 10)
 
 
+def test_a_table_that_others_commit_to_each_time_is_given_up(
+    writer: Writer[IcebergTarget], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.publish(writer.stage(range_data("t", 0, 0, 5)))
+    monkeypatch.setattr(iceberg_table, "_TRIES", 3)
+    monkeypatch.setattr(IcebergLog, "commit", Mock(return_value=False))
+    with pytest.raises(
+        OSError, match=r"^Iceberg table lake\.orders: others committed first or held its lock, 3 times$"
+    ):
+        writer.publish(writer.stage(range_data("t", 0, 5, 9)))
+    assert not writer.target.has([range_data("t", 0, 5, 9).identity])
+
+
 @pytest.mark.parametrize("change", ["column", "partitioning"])
 def test_the_table_changes_right_before_the_commit(writer: Writer[IcebergTarget], tmp_path: Path, change: str) -> None:
     writer.publish(writer.stage(range_data("t", 0, 0, 2)))
@@ -254,9 +268,20 @@ def test_a_warehouse_may_have_any_path(tmp_path: Path) -> None:
 
 
 def test_a_table_that_is_partitioned_otherwise_or_elsewhere_is_refused(
-    writer: Writer[IcebergTarget], tmp_path: Path
+    writer: Writer[IcebergTarget], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer.publish(writer.stage(range_data("t", 0, 0, 2)))
+    for change, fault in (
+        (
+            {"location": "hdfs://n/lake"},
+            "at hdfs://n/lake: supported are directories, and s3://, s3a://, gs://, abfss://",
+        ),
+        ({"format_version": 3}, "has format version 3; 1 and 2 are supported"),
+    ):
+        table = writer.target.open()
+        monkeypatch.setattr(table, "metadata", table.metadata.model_copy(update=change))
+        with pytest.raises(NotOurs, match=f"^the table lake.orders (is )?{fault}$"):
+            IcebergLog(writer.target.to).require_simple(table)
     with pytest.raises(NotOurs, match=r"partition_by is \['topic'\], and the table lake.orders is partitioned by \[\]"):
         claimed(tmp_path, partition_by=("topic",))
     with catalog(tmp_path).load_table(TABLE).update_spec() as others:

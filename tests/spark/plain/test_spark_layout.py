@@ -88,6 +88,17 @@ def test_an_earlier_target_gets_the_layout_of_the_next_writer(tmp_path: Path) ->
         side(tmp_path).find(OWNER)
 
 
+@pytest.mark.parametrize("kind", ["layout-*", "owner"])
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"version":1}'])
+def test_a_target_whose_files_cannot_be_read_is_refused(tmp_path: Path, kind: str, content: str) -> None:
+    side(tmp_path).mark(OWNER)
+    (file,) = (tmp_path / "_kzconsumer").glob(f"{kind}.json")
+    file.write_text(content)
+    for ask in (side(tmp_path).mark, side(tmp_path).find):
+        with pytest.raises(NotOurs, match=f"{file} cannot be read: "):
+            ask(OWNER)
+
+
 def test_one_of_two_layouts_claimed_concurrently_is_refused(tmp_path: Path) -> None:
     both = Barrier(2)
 
