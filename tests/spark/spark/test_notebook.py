@@ -35,9 +35,9 @@ async def test_the_notebook(spark: SparkSession, cluster: Cluster, unique: str, 
         for cell in json.loads(NOTEBOOK.read_text())["cells"]:
             if cell["cell_type"] == "code":
                 text = "".join(cell["source"]).replace("zk1:2181/kafka", cluster.connect)
-                text = text.replace('"orders"', f'"{unique}"').replace('"lake"', f'"{unique}"')
+                text = text.replace('"orders"', f'"{unique}"').replace('"notebook"', f'"{unique}"')
                 with contextlib.redirect_stdout(printed):
-                    exec(text.replace("lake/", f"{tmp_path}/"), variables)
+                    exec(text.replace("notebook/", f"{tmp_path}/"), variables)
 
     while True:
         try:
