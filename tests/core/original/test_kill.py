@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from tests.core.original.group import PARTITIONS, STALL, mixed_group, our_member
+from tests.support.extent import only_nightly
 from tests.support.flow import Deliveries
 from tests.support.members import Daemon
 from tests.support.original import Record
@@ -51,6 +52,8 @@ async def test_ours_takes_over_from_a_killed_original(
             assert begun[record.partition] <= record.offset <= last[record.partition]
 
 
+# A killed member of ours: core/servers/test_group.py; an original after one of ours: test_join_and_leave.py.
+@only_nightly
 async def test_an_original_takes_over_from_ours_when_killed(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:

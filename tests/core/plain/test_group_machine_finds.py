@@ -231,6 +231,7 @@ def test_finds_a_stop_without_the_final_commit() -> None:
     find(Member, "_commit_within", gives_up, r"which \w+ had at", start=0)
 
 
+@only_nightly
 def test_finds_a_blocked_claim_that_is_not_retried() -> None:
     opened = Claimer.open
 

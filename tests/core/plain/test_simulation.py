@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.extent import NIGHTLY, extent
 
-MINUTES = float(os.environ.get("KZCONSUMER_SIMULATE_MINUTES", extent("0.05", "20")))
+MINUTES = float(os.environ.get("KZCONSUMER_SIMULATE_MINUTES", extent("0.02", "20")))
 """Of processor time: twenty schedules a second."""
 LIMIT = 600.0
 """Seconds more: the last seed is searched to its end."""

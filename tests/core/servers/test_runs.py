@@ -18,6 +18,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.registry.group_records import GroupRun, decode_group_run, encode_group_run
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import add_partitions, create_topic
+from tests.support.extent import only_nightly
 from tests.support.members import Daemon, daemon, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.transactions import COMMIT, History
@@ -253,6 +254,7 @@ async def test_a_sink_slower_than_the_session_costs_no_session(cluster: Cluster,
     assert (await run_of(cluster, unique)).id == "tuesday"
 
 
+@only_nightly  # the same of simulated daemons: tests/core/plain/test_daemon_machine.py
 async def test_a_run_that_is_over_starts_no_sink(cluster: Cluster, unique: str, tmp_path: Path) -> None:
     """Starting Spark would take ten seconds."""
     await create_topic(cluster.connect, unique, 2)

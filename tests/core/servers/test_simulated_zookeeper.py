@@ -143,7 +143,7 @@ def _simulated(seed: int, script: Sequence[Step]) -> list[list[object]]:
 
 @pytest.mark.timeout(300)
 def test_the_same_answers_and_events(zookeeper: ZooKeeperServer, unique: str) -> None:
-    @settings(max_examples=min(settings().max_examples, extent(40, 1000)), suppress_health_check=list(HealthCheck))
+    @settings(max_examples=min(settings().max_examples, extent(25, 1000)), suppress_health_check=list(HealthCheck))
     @given(st.integers(0, 1000), st.lists(STEPS, min_size=15, max_size=40))
     def compare(seed: int, script: list[Step]) -> None:
         chroot = f"{zookeeper.connect}/{unique}-{next(_NUMBERS)}"

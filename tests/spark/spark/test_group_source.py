@@ -174,6 +174,8 @@ async def test_a_lost_checkpoint(spark: SparkSession, cluster: Cluster, unique: 
     assert again.ranges(0) | again.ranges(1) == plans
 
 
+# A range that moves to another member: tests/spark/servers/test_group_reader.py.
+@only_nightly
 async def test_beside_another_member(spark: SparkSession, cluster: Cluster, unique: str, tmp_path: Path) -> None:
     """One that iterates messages joins and leaves: each record is delivered once, by one of the two."""
     await create_topic(cluster.connect, unique, 4)
