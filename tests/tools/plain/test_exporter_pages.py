@@ -61,7 +61,7 @@ def page(folder: Path) -> Iterator[str]:
 def _followed(at: Scene, folder: Path) -> Iterator[str]:
     settings = Settings.from_dict({"zookeeper": {"connect": CONNECT}, "group": {"id": "unused"}})
     exporter = Exporter(settings, "c", INTERVAL, 100.0)
-    feeds = {name: GroupFeed(settings, name) for name in ("g", "well", "absent")}
+    feeds = {name: GroupFeed(settings, name) for name in ("g", "well", "absent", "locked")}
     process = at.group.world.process("exporter")
     yield from asyncio.run(got(exporter, folder, "/burrow/admin/ready", f"{AT}/consumer"))
     tasks = [process.create_task(exporter.run())]

@@ -125,6 +125,8 @@ def much_is_wrong(at: Scene) -> None:
     owns = {"orders/0": "g_a-0", "orders/1": "g_a-1", "pay/0": "g_a-0"}
     at.member("g", "g_a", ours(orders=2, pay=1, absent=1), owns)
     at.member("g", "g_b", ORIGINAL, {"orders/2": "g_b-0", "orders/3": "g_z-0"})
+    at.make(GroupPaths("locked").ids)
+    at.group.ensemble.closed[GroupPaths("locked").ids] = "r"
     at.group.logs.burst(2)
 
 
