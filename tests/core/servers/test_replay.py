@@ -48,8 +48,9 @@ class Sink:
     remembers = True
     fingerprint = "memory"
 
-    def __init__(self, target: Target, fails: str = "", wants: Wants = "columns") -> None:
+    def __init__(self, target: Target, fails: str = "", step: str = "", wants: Wants = "columns") -> None:
         self.wants = wants
+        self._step = step
         self.batches: list[Batch] = []
         self._target = target
         self._fails = fails
@@ -67,6 +68,8 @@ class Sink:
 
     async def write(self, batch: Batch) -> None:
         self.batches.append(batch)
+        if self._step and batch.steps is not None:
+            await batch.steps.record(self._step)
         if self._fails == "before":
             raise RuntimeError("ends before it has published")
         for part in batch.ranges:
@@ -161,6 +164,24 @@ async def test_the_next_member_finishes_the_range(cluster: Cluster, unique: str,
     assert [batch.is_replay for batch in following.batches] == ([True, False] if fails == "before" else [False])
     assert tiled(target, 60)
     assert list(target.ranges.values()) == [30, 30]
+    assert await stored_offset(cluster, unique, unique) == 60
+    assert await plan_of(cluster, unique) is None
+
+
+async def test_the_next_member_knows_the_recorded_steps(cluster: Cluster, unique: str) -> None:
+    await create_topic(cluster.connect, unique, 1)
+    await produced(cluster, unique, 30)
+    target = Target()
+    for step in ("table", "index", "index"):
+        with pytest.raises(SinkError):
+            await consume(cluster, unique, Sink(target, "before", step=step), lambda: False)
+    plan = await plan_of(cluster, unique)
+    assert plan is not None
+    assert (plan.first, plan.until, plan.done) == (0, 30, ("table", "index"))
+    await produced(cluster, unique, 30)
+    following = Sink(target, step="sum")
+    await consume(cluster, unique, following, lambda: tiled(target, 60))
+    assert [batch.steps and batch.steps.done for batch in following.batches] == [("table", "index", "sum"), ("sum",)]
     assert await stored_offset(cluster, unique, unique) == 60
     assert await plan_of(cluster, unique) is None
 
