@@ -10,15 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import RangeData
 from kzconsumer_files.publication import SetAside
-from kzconsumer_files.range_names import TargetOwner, range_names
+from kzconsumer_files.range_names import RangeOverlap, TargetOwner, range_names
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
-from kzconsumer_spark.destinations.table_history import Overtaken
 from tests.support.copied import copied
 from tests.support.delta import OWNER, Writer, require_refused
 from tests.support.disk import watched_disk
@@ -81,9 +80,32 @@ class TableSuite:
 
     def test_a_range_that_is_partly_in_the_table_is_refused(self, writer: Writer[Any]) -> None:
         writer.publish(writer.stage(range_data("t", 0, 0, 10)))
-        with pytest.raises(Overtaken, match=r"has t-0 up to offset 10, within t-0\[5\.\.15\)"):
-            writer.publish(writer.stage(range_data("t", 0, 5, 15)))
-        assert writer.target.has([RangeIdentity("t", 0, 0x2A, 0, 5, 15)]) == []
+        part = range_data("t", 0, 5, 15)
+        with pytest.raises(RangeOverlap, match=r"t-0 \[5, 15\).* has t-0 up to offset 10\. .* --to-offset 10 "):
+            writer.publish(writer.stage(part))
+        with pytest.raises(RangeOverlap):
+            writer.target.set_aside(part.identity, 10)
+        assert writer.target.has([part.identity]) == []
+
+    def test_a_range_that_a_later_epoch_has_is_refused(self, writer: Writer[Any], tmp_path: Path) -> None:
+        """The group's nodes are of before a reset, or of before two of them."""
+
+        def part(epoch: int, first: int, until: int, topic: str = "t") -> RangeData:
+            return msgspec.structs.replace(range_data(topic, 0, first, until), epoch=epoch)
+
+        assert writer.publish(writer.stage(part(9, 0, 5), part(0, 0, 5, "u"))) == 2
+        assert writer.publish(writer.stage(part(11, 2, 20), part(10, 0, 2, "v"))) == 2
+        restarted = Writer(self.claimed(tmp_path), tmp_path / "restarted")
+        for each in (writer, restarted):
+            for earlier in (part(9, 5, 8), part(10, 2, 20), part(2, 0, 30)):
+                text = rf"of epoch {earlier.epoch} .* has t-0 of a later epoch up to offset 20\. .* --to-offset 20 "
+                with pytest.raises(RangeOverlap, match=text):
+                    each.publish(each.stage(earlier))
+                with pytest.raises(RangeOverlap):
+                    each.target.set_aside(earlier.identity, 1)
+        assert writer.publish(writer.stage(part(10, 20, 21), part(12, 4, 6, "v"), part(0, 5, 8, "u"))) == 3
+        found = [each.identity[3:] for each in writer.target.held(False).ranges if each.identity.topic == "t"]
+        assert found == [(9, 0, 5), (11, 2, 20), (10, 20, 21)]
 
     def test_a_range_set_aside_is_not_published_by_a_late_writer(self, writer: Writer[Any], tmp_path: Path) -> None:
         writer.publish(writer.stage(range_data("t", 1, 0, 3)))

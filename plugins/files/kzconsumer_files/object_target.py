@@ -45,6 +45,7 @@ from kzconsumer_files.range_names import (
     line_epochs,
     lines_before,
     named,
+    overlapping,
     parsed,
     range_name,
     range_names,
@@ -107,7 +108,7 @@ class ObjectLedger:
                 require_apart(part, others, later=beyond, end=end)
                 other = next((each for each in settled if each.overlaps(own)), None)
                 if other is not None and not self.has(part):
-                    raise RangeOverlap(part, other, end)
+                    raise RangeOverlap(part, overlapping(other), end)
             except RangeOverlap as error:
                 found[part] = error
         return found

@@ -273,20 +273,22 @@ def lines_before(line: str, epochs: Mapping[str, list[tuple[int, str]]]) -> list
 
 
 class RangeOverlap(OSError):
-    """A range overlaps a published one and is not the same. `end` is the end of all published ranges."""
+    """A range overlaps a published one and is not the same."""
 
-    def __init__(self, part: AnyRange, other: Span, end: int, *, later: bool = False) -> None:
-        """`later`: `other` is of a later epoch."""
+    def __init__(self, part: AnyRange, found: str, end: int) -> None:
+        """`found` says what is published, `end` is the end of all of it."""
         # The tool asks no destination: for it a plan that reaches beyond `end` may be published. This one cannot be.
         republish = " --republish" if part.until > end else ""
-        which = " of a later epoch" if later else ""
         super().__init__(
-            f"{part.topic}-{part.partition} [{part.first}, {part.until}) of epoch {part.epoch} is not published: it"
-            f" overlaps [{other.first}, {other.until}){which}, which is. The group's offsets went back: by a tool"
-            " that raises no reset epoch, a restored ZooKeeper or deleted nodes. To continue after the published"
-            f" ranges: kzconsumer offsets reset GROUP --to-offset {end} --topic {part.topic}:{part.partition}"
-            f" --execute{republish}"
+            f"{part.topic}-{part.partition} [{part.first}, {part.until}) of epoch {part.epoch} is not published:"
+            f" {found}. The group's offsets went back: by a tool that raises no reset epoch, a restored ZooKeeper or"
+            " deleted nodes. To continue after the published ranges: kzconsumer offsets reset GROUP --to-offset"
+            f" {end} --topic {part.topic}:{part.partition} --execute{republish}"
         )
+
+
+def overlapping(other: Span, which: str = "") -> str:
+    return f"it overlaps [{other.first}, {other.until}){which}, which is"
 
 
 def require_apart(
@@ -308,7 +310,7 @@ def require_apart(
     end = max((end, *(each.until for each in (*others, *folded, *later))))
     for other in (*others, *folded):
         if other != own and other.overlaps(own):
-            raise RangeOverlap(part, other, end)
+            raise RangeOverlap(part, overlapping(other), end)
     for other in later:
         if other.overlaps(own):
-            raise RangeOverlap(part, other, end, later=True)
+            raise RangeOverlap(part, overlapping(other, " of a later epoch"), end)

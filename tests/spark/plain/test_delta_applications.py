@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from io import BufferedIOBase
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
@@ -43,6 +45,9 @@ class Counted:
     def open(self) -> DeltaTable:
         self._kept.opened()
         return DeltaTable(self._path)
+
+    def all(self) -> Mapping[str, int]:
+        return self._kept.all(self.open())
 
     def require_right(self, table: DeltaTable) -> None:
         for name in NAMES:
@@ -95,6 +100,35 @@ def test_a_table_that_is_made_again(tmp_path: Path) -> None:
     append(tmp_path, p0=1)
     append(tmp_path, p2=2)
     kept.require_right(DeltaTable(tmp_path))
+
+
+@pytest.mark.parametrize("parts", [0, 2])
+def test_all_applications_are_those_of_checkpoint_and_entries(tmp_path: Path, parts: int) -> None:
+    """Spark may write a checkpoint of several files. Entries that it contains are removed one day."""
+    kept, log = Counted(tmp_path), tmp_path / "_delta_log"
+    append(tmp_path, p0=3)
+    assert kept.all() == {"p0": 3}
+    append(tmp_path, p0=4)
+    append(tmp_path, p1=1)
+    DeltaTable(tmp_path).create_checkpoint()
+    if parts:
+        (whole,) = log.glob("*.checkpoint.parquet")
+        rows = pq.read_table(whole)
+        whole.unlink()
+        for part in range(parts):
+            some = rows.take(list(range(part, rows.num_rows, parts)))
+            pq.write_table(some, log / f"{2:020d}.checkpoint.{part + 1:010d}.{parts:010d}.parquet")
+        (log / "_last_checkpoint").write_text(json.dumps({"version": 2, "size": rows.num_rows, "parts": parts}))
+    for cleaned in (0, 1):
+        (log / f"{cleaned:020d}.json").unlink()
+    append(tmp_path, p2=2)
+    for each in (kept, Counted(tmp_path)):
+        assert each.all() == {"p0": 4, "p1": 1, "p2": 2}
+    append(tmp_path, p1=7)
+    read = kept.entries
+    assert kept.all() == {"p0": 4, "p1": 7, "p2": 2}
+    assert kept.all() is kept.all()
+    assert kept.entries == read + 4, "the new one, and the last one whenever the table is opened"
 
 
 @pytest.mark.parametrize("later", [2, 3, 6])

@@ -8,18 +8,18 @@ from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import RangeIdentity
 from kzconsumer_files.fold_plan import Span
 from kzconsumer_files.range_names import RangeOverlap
-from kzconsumer_spark.destinations.jdbc_table import require_place
+from kzconsumer_spark.destinations.jdbc_table import LedgerRow, require_place
 
 PART = RangeIdentity("t", 0, 42, 0, 10, 20)
 BEFORE = PART._replace(first=5, until=10)
-ITSELF, FOLLOWED, OTHER = (10, 20, False), (5, 10, True), (15, 25, False)
+ITSELF, FOLLOWED, OTHER = (10, 20, LedgerRow.OVERLAPS), (5, 10, LedgerRow.FOLLOWED), (15, 25, LedgerRow.OVERLAPS)
 
 
 @pytest.mark.parametrize(
     ("followed", "found"), [(None, []), (None, [ITSELF]), (BEFORE, [FOLLOWED]), (BEFORE, [ITSELF, FOLLOWED])]
 )
 def test_a_range_has_a_place_behind_the_one_that_it_follows(
-    followed: RangeIdentity | None, found: list[tuple[int, int, bool]]
+    followed: RangeIdentity | None, found: list[tuple[int, int, LedgerRow]]
 ) -> None:
     require_place(PART, followed, found, lambda: [Span(10, 20)])
 
@@ -27,7 +27,7 @@ def test_a_range_has_a_place_behind_the_one_that_it_follows(
 @pytest.mark.parametrize(("last", "ends"), [([Span(2, 4)], 4), ([], None)])
 @pytest.mark.parametrize("found", [[], [OTHER]])
 def test_a_ledger_without_the_range_before_takes_nothing(
-    found: list[tuple[int, int, bool]], last: list[Span], ends: int | None
+    found: list[tuple[int, int, LedgerRow]], last: list[Span], ends: int | None
 ) -> None:
     with pytest.raises(DestinationWentBackError) as lacking:
         require_place(PART, BEFORE, found, lambda: last)
@@ -36,7 +36,13 @@ def test_a_ledger_without_the_range_before_takes_nothing(
 
 @pytest.mark.parametrize(("followed", "more"), [(None, []), (BEFORE, [FOLLOWED])])
 def test_a_range_that_overlaps_another_one_is_told_where_the_last_one_ends(
-    followed: RangeIdentity | None, more: list[tuple[int, int, bool]]
+    followed: RangeIdentity | None, more: list[tuple[int, int, LedgerRow]]
 ) -> None:
     with pytest.raises(RangeOverlap, match="31"):
         require_place(PART, followed, [*more, OTHER], lambda: [Span(30, 31)])
+
+
+def test_a_range_that_a_later_epoch_has_is_refused() -> None:
+    """The group's nodes are of before a reset."""
+    with pytest.raises(RangeOverlap, match=r"overlaps \[10, 20\) of a later epoch.* --to-offset 31 "):
+        require_place(PART, BEFORE, [FOLLOWED, (10, 20, LedgerRow.LATER)], lambda: [Span(30, 31)])

@@ -350,7 +350,13 @@ def test_a_range_that_overlaps_a_published_one_is_refused(database: Postgres, to
     assert {n: rows for n, rows in published(database, to).items() if n < 30} == {3: {("a", 3)}}
     assert publish(6) == 2
     assert publish(0) == 2, "a range before all others"
-    assert publish(4, epoch=1) == 1, "a new epoch; the rest of the batch was there"
+    assert publish(4, epoch=3) == 1, "a later epoch; the rest of the batch was there"
+    for epoch, first in ((0, 4), (0, 3), (2, 2), (2, 6)):
+        with pytest.raises(RangeOverlap, match=rf"epoch {epoch} .*overlaps \[\d, \d\).* --to-offset {9 - epoch} "):
+            publish(first, epoch=epoch)
+    with pytest.raises(RangeOverlap, match="of a later epoch"):
+        table.set_aside(RangeIdentity("t", 0, -5, 2, 4, 7), 3)
+    assert [publish(7, epoch=2), publish(1, epoch=2)] == [2, 1], "beside it"
 
 
 def test_an_overlap_is_found_in_a_ledger_with_overlapping_ranges(database: Postgres, to: ToJdbc) -> None:

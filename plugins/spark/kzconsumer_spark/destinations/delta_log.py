@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
@@ -66,6 +67,19 @@ class _Action(msgspec.Struct, frozen=True):
 
 
 _ACTIONS: Final = msgspec.json.Decoder(_Action)
+_TXN: Final = "txn"
+
+
+class _LastCheckpoint(msgspec.Struct, frozen=True):
+    version: int
+    parts: int | None = None
+
+    @property
+    def names(self) -> list[str]:
+        number = f"{self.version:020d}.checkpoint"
+        if self.parts is None:
+            return [f"{number}.parquet"]
+        return [f"{number}.{part:010d}.{self.parts:010d}.parquet" for part in range(1, self.parts + 1)]
 
 
 class Applications:
@@ -78,6 +92,7 @@ class Applications:
         self._table = ""
         self._at = -1
         self._found: dict[str, int | None] = {}
+        self._all: Mapping[str, int] | None = None  # None: not read
         self._entry: bytes | None = None  # the content of entry `_at`, None: not read
         self._is_same = False  # the log of the table that was opened last is the one that is known
         self._committed: tuple[int, Mapping[str, int], int] | None = None
@@ -103,6 +118,18 @@ class Applications:
                 self._found[application] = table.transaction_version(application)
             return self._found[application]
 
+    def all(self, table: DeltaTable) -> Mapping[str, int]:
+        """The versions of all applications: `deltalake` does not list them.
+
+        Without those of entries that are gone, if the checkpoint that replaces them is not one that we can read.
+        """
+        with self._lock:
+            if not self._follows(table):
+                return self._read_all(table.version())
+            if self._all is None:
+                self._all = self._read_all(table.version())
+            return self._all
+
     def _follows(self, table: DeltaTable) -> bool:
         """Bring what is kept to the table's version. False if that is an earlier one."""
         name, at = str(table.metadata().id), table.version()
@@ -110,6 +137,7 @@ class Applications:
             return False
         if not (name == self._table and at <= self._at + _FOLLOWED and self._reads_on(range(self._at + 1, at + 1))):
             self._found.clear()
+            self._all = None
             self._entry = self._content(at)
         self._table, self._at, self._is_same = name, at, True
         return True
@@ -122,9 +150,32 @@ class Applications:
         if len(found) < len(numbers) or not (self._is_same or self._is_known(found)):
             return False
         for number in numbers:
-            self._found |= {each.app_id: each.version for each in found[number]}
+            versions = {each.app_id: each.version for each in found[number]}
+            self._found |= versions
+            self._all = None if self._all is None else {**self._all, **versions}
             self._entry = entries[number]
         return True
+
+    def _read_all(self, at: int) -> dict[str, int]:
+        last, found = self._checkpoint()
+        for number in range(last + 1, at + 1):
+            found |= {each.app_id: each.version for each in _decoded(self._content(number) or b"") or ()}
+        return found
+
+    def _checkpoint(self) -> tuple[int, dict[str, int]]:
+        """The number of the last checkpoint, and what it has; -1 without one. It may be later than a table is read."""
+        try:
+            with self._read("_delta_log/_last_checkpoint") as file:
+                last = msgspec.json.decode(file.read(), type=_LastCheckpoint)
+            found: dict[str, int] = {}
+            for name in last.names:
+                with self._read(f"_delta_log/{name}") as file:
+                    actions = pq.ParquetFile(pa.PythonFile(file, mode="r")).read([_TXN])
+                txns: list[Any] = actions.column(0).drop_null().to_pylist() if actions.num_columns else []
+                found |= {txn["appId"]: txn["version"] for txn in txns}
+        except (FileNotFoundError, msgspec.DecodeError, pa.ArrowException):
+            return -1, {}
+        return last.version, found
 
     def _is_known(self, later: Mapping[int, Sequence[_Txn]]) -> bool:
         """Whether the entry that was committed last is among `later` ones, or else the last known one is unchanged.
@@ -300,6 +351,11 @@ class DeltaLog:
     def version(self, table: DeltaTable, application: str) -> int | None:
         with self._errors():
             return self._applications.version(table, application)
+
+    def applications(self, table: DeltaTable) -> Mapping[str, int]:
+        """The versions of all of them."""
+        with self._errors():
+            return self._applications.all(table)
 
     def commit(
         self, table: DeltaTable, said: CommitNote, versions: Mapping[str, int], files: Sequence[AddedFile] = ()

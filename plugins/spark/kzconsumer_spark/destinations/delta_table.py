@@ -125,6 +125,7 @@ class DeltaTarget:
             if positions.reaches(part):
                 self.log.sync(table)
                 return False
+            positions.require_behind([part])
             self.log.commit(table, said, positions.settled(part))
             self.log.refresh(table)
         self.log.sync(table)
@@ -162,7 +163,7 @@ class DeltaTarget:
         return self._place.put
 
     def missing(self, table: DeltaTable | None, ranges: Sequence[_Range]) -> list[_Range]:
-        """The ranges that the table does not have; the others are durable. Raises SetAside, Overtaken, OSError."""
+        """The ranges that the table does not have; the others are durable. Raises SetAside, RangeOverlap, OSError."""
         self._require_not_aside(table, ranges)
         if table is None:
             return list(ranges)
@@ -255,7 +256,10 @@ class DeltaTarget:
         def version(application: str) -> int | None:
             return None if table is None else self.log.version(table, application)
 
-        return Positions(self._to.scope, f"at {self._place.uri}", version)
+        def applications() -> Mapping[str, int]:
+            return {} if table is None else self.log.applications(table)
+
+        return Positions(self._to.scope, f"at {self._place.uri}", version, applications)
 
     def _is_aside(self, table: DeltaTable | None, part: AnyRange) -> bool:
         """Whether the range is set aside. Its file no longer counts once a later range is published."""

@@ -165,6 +165,11 @@ class IcebergLog:
         found = table.properties.get(_VERSION + application)
         return None if found is None else int(found)
 
+    def applications(self, table: Table) -> Mapping[str, int]:
+        """The versions of all of them."""
+        ours = (each for each in table.properties if each.startswith(_VERSION))
+        return {each.removeprefix(_VERSION): int(table.properties[each]) for each in ours}
+
     def commit(
         self, table: Table, said: CommitNote, versions: Mapping[str, int], files: Sequence[TableFile] = ()
     ) -> bool:

@@ -102,6 +102,7 @@ class IcebergTarget:
             if positions.reaches(part):
                 self._log.sync(table)
                 return False
+            positions.require_behind([part])
             self._log.commit(table, said, positions.settled(part))
             table = self.open()
         self._log.sync(table)
@@ -147,7 +148,7 @@ class IcebergTarget:
         return None if is_local(table.location()) else TablePut(table.io, _data(table))
 
     def missing(self, table: Table, ranges: Sequence[_Range]) -> list[_Range]:
-        """The ranges that the table does not have; the others are durable. Raises SetAside, Overtaken, OSError."""
+        """The ranges that the table does not have; the others are durable. Raises SetAside, RangeOverlap, OSError."""
         positions = self._positions(table)
         _require_not_aside(positions, ranges)
         self._log.sync(table)
@@ -237,7 +238,12 @@ class IcebergTarget:
         self._to = msgspec.structs.replace(self._to, scope=identity, uuid=self._id)
 
     def _positions(self, table: Table) -> Positions:
-        return Positions(self._to.scope, self._to.table, lambda application: self._log.version(table, application))
+        return Positions(
+            self._to.scope,
+            self._to.table,
+            lambda application: self._log.version(table, application),
+            lambda: self._log.applications(table),
+        )
 
 
 def _data(table: Table) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import IntEnum
 from typing import Final, TypeVar
 
 import msgspec
@@ -59,9 +60,19 @@ _SETUP_LOCK: Final = 0x6B7A636F6E73  # one process at a time makes tables: CREAT
 _RANGE: Final = SQL('topic, "partition", incarnation, epoch, first, until')
 _RANGE_ARRAYS: Final = SQL("%s::text[], %s::int[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[]")
 _IDENTITY: Final = SQL("owner, {}").format(_RANGE)
+_PARTITION: Final = SQL('(owner, topic, "partition", incarnation) = (%s, %s, %s, %s)')
 _LOOK_BACK: Final = 1000  # ranges
 _COUNTS: Final = SQL("records_in, records_out, records_quarantined")
 _TEN: Final = SQL(", ").join([SQL("%s")] * 10)
+
+
+class LedgerRow(IntEnum):
+    """Why a row of the ledger is looked up."""
+
+    OVERLAPS = 0
+    FOLLOWED = 1
+    LATER = 2
+    """It overlaps, too, and is of a later epoch."""
 
 
 class JdbcTable:
@@ -142,21 +153,39 @@ class JdbcTable:
 
         Raises RangeOverlap; DestinationWentBackError if `followed`, a range of the same partition, has no row. Of
         ranges that do not overlap, only the last one that begins before this one's end can reach into it. A ledger of
-        an earlier version may have some that overlap, so more than one are checked.
+        an earlier version may have some that overlap, so more than one are checked. Of later epochs, all are: there are
+        none, unless the group's nodes are of before a reset.
         """
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [_partition_key(self._to.owner_id, part)])
-        own = SQL('(owner, topic, "partition", incarnation, epoch) = (%s, %s, %s, %s, %s)')
+        ledger, own = self._name(LEDGER), SQL("{} AND epoch = %s").format(_PARTITION)
         query = SQL(
-            "SELECT first, until, false FROM (SELECT first, until FROM {} WHERE {} AND first < %s"
+            "SELECT first, until, {} FROM (SELECT first, until FROM {} WHERE {} AND first < %s"
             " ORDER BY first DESC LIMIT %s) AS before WHERE until > %s AND (first, until) <> (%s, %s)"
-            " UNION ALL SELECT first, until, true FROM {} WHERE {} AND first = %s AND until = %s"
-        ).format(self._name(LEDGER), own, self._name(LEDGER), own)
+            " UNION ALL SELECT first, until, {} FROM {} WHERE {} AND first = %s AND until = %s"
+            " UNION ALL SELECT first, until, {} FROM {} WHERE {} AND epoch > %s AND first < %s AND until > %s"
+        ).format(
+            LedgerRow.OVERLAPS.value,
+            ledger,
+            own,
+            LedgerRow.FOLLOWED.value,
+            ledger,
+            own,
+            LedgerRow.LATER.value,
+            ledger,
+            _PARTITION,
+        )
         line = self._identity(part)[:5]
         before = (followed.first, followed.until) if followed is not None else (None, None)
         values = [*line, part.until, _LOOK_BACK, part.first, part.first, part.until, *line, *before]
-        last = SQL("SELECT first, until FROM {} WHERE {} ORDER BY until DESC LIMIT 1").format(self._name(LEDGER), own)
-        found = fetch(connection, query, values)
-        require_place(part, followed, found, lambda: [Span(*row) for row in fetch(connection, last, line)])
+        values += [*line, part.until, part.first]
+        last = SQL("SELECT first, until FROM {} WHERE {} AND epoch >= %s ORDER BY until DESC LIMIT 1")
+        found = [(first, until, LedgerRow(what)) for first, until, what in fetch(connection, query, values)]
+        require_place(
+            part,
+            followed,
+            found,
+            lambda: [Span(*row) for row in fetch(connection, last.format(ledger, _PARTITION), line)],
+        )
 
     def missing(self, connection: Connection, ranges: Sequence[_Range]) -> list[_Range]:
         """Those without a row in the ledger. Raises SetAside."""
@@ -302,19 +331,23 @@ def _tags(ranges: Sequence[AnyRange]) -> list[object]:
 def require_place(
     part: RangeIdentity,
     followed: RangeIdentity | None,
-    found: Sequence[tuple[int, int, bool]],
+    found: Sequence[tuple[int, int, LedgerRow]],
     last: Callable[[], Sequence[Span]],
 ) -> None:
     """Raises DestinationWentBackError if `followed` is not among the rows `found` in the ledger, RangeOverlap.
 
-    Each row is a range, first and until, that may overlap, or with True the one that is followed. `last` looks up the
-    range that ends last, if there is any.
+    Each row has the first and the end offset of a range. `last` looks up the range that ends last, of this epoch or a
+    later one, if there is any.
     """
-    if followed is not None and not any(is_followed for *_, is_followed in found):
+    rows: dict[LedgerRow, list[Span]] = {each: [] for each in LedgerRow}
+    for first, until, what in found:
+        rows[what].append(Span(first, until))
+    if followed is not None and not rows[LedgerRow.FOLLOWED]:
         ends = [each.until for each in last()]
         raise DestinationWentBackError(followed, ends[0] if ends else None)
-    if overlapping := [Span(first, until) for first, until, is_followed in found if not is_followed]:
-        require_apart(part, [*overlapping, *last()])
+    if rows[LedgerRow.OVERLAPS] or rows[LedgerRow.LATER]:
+        end = max((each.until for each in last()), default=0)
+        require_apart(part, rows[LedgerRow.OVERLAPS], later=rows[LedgerRow.LATER], end=end)
 
 
 def _partition_key(owner: str, part: RangeIdentity) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, Final, NamedTuple
@@ -15,7 +15,15 @@ from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import HeldRange
 from kzconsumer_files.holdings import Held, held_range, kept_aside
-from kzconsumer_files.range_names import AnyRange, LedgerEntry, partition_name, range_names
+from kzconsumer_files.range_names import (
+    AnyRange,
+    LedgerEntry,
+    RangeOverlap,
+    line_epochs,
+    lines_before,
+    partition_name,
+    range_names,
+)
 
 _READERS: Final = 8
 
@@ -71,8 +79,7 @@ def _counted(entry: LedgerEntry, place: Callable[[str], Any], active: frozenset[
 # A partition is an *application*, whose version is the end of its last range; so is each range that is set aside.
 
 
-class Overtaken(Exception):
-    """The table ends within a range: offsets were set back without raising the reset epoch."""
+_ASIDE: Final = "+aside"
 
 
 class Positions(NamedTuple):
@@ -82,6 +89,8 @@ class Positions(NamedTuple):
     table: str
     """As errors name it."""
     version: Callable[[str], int | None]
+    applications: Callable[[], Mapping[str, int]]
+    """All of them."""
 
     def reaches(self, part: AnyRange) -> bool:
         """Whether the table has the range, or it can no longer be written."""
@@ -91,15 +100,24 @@ class Positions(NamedTuple):
         return any(self.version(each) is not None for each in self._aside_applications(part))
 
     def require_behind(self, ranges: Iterable[AnyRange]) -> None:
-        """Raises Overtaken for a range that begins below the end of its partition and ends above it."""
-        for part in ranges:
-            version = self.version(self.application(part))
-            if version is not None and part.first < version < part.until:
-                raise Overtaken(
-                    f"the table {self.table} has {part.topic}-{part.partition} up to offset {version}, within"
-                    f" {part.topic}-{part.partition}[{part.first}..{part.until}): offsets were set back by another"
-                    " tool; set them with kzconsumer offsets reset"
-                )
+        """Raises RangeOverlap for a range that begins below the end of its partition and ends above it.
+
+        And for one that begins below the end of a later epoch. (Where that begins is unknown: before a reset to a later
+        offset it would skip the records that the reset has skipped.)
+        """
+        parts = list(ranges)
+        later: dict[str, int] = {}
+        epochs = line_epochs({self.application(part) for part in parts})
+        for name, end in self.applications().items():
+            if not name.endswith(_ASIDE):
+                later |= {line: max(end, later.get(line, 0)) for line in lines_before(name, epochs)}
+        for part in parts:
+            application = self.application(part)
+            own, beyond = self.version(application) or 0, later.get(application, 0)
+            if part.first < beyond or part.first < own < part.until:
+                which, end = (" of a later epoch", beyond) if part.first < beyond else ("", own)
+                there = f"the table {self.table} has {part.topic}-{part.partition}{which} up to offset {end}"
+                raise RangeOverlap(part, there, max(own, beyond))
 
     def require_followed(
         self, follows: Iterable[RangeIdentity], is_elsewhere: Callable[[RangeIdentity], bool] = lambda part: False
@@ -117,7 +135,7 @@ class Positions(NamedTuple):
 
     def _aside_applications(self, part: AnyRange) -> list[str]:
         """The first is that which is written: names of applications have no limit."""
-        return [f"{self.scope}+{name}+aside" for name in range_names(part)]
+        return [f"{self.scope}+{name}{_ASIDE}" for name in range_names(part)]
 
     def settled(self, part: AnyRange) -> dict[str, int]:
         """The versions that set a range aside."""

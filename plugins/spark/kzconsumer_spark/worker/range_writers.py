@@ -116,7 +116,7 @@ class TableTarget(Protocol[_Table]):
         ...
 
     def missing(self, table: _Table, ranges: Sequence[BatchRange]) -> list[BatchRange]:
-        """The ranges that the table does not have; the others are durable. Raises SetAside, Overtaken."""
+        """The ranges that the table does not have; the others are durable. Raises SetAside, RangeOverlap."""
         ...
 
     def publish(
@@ -131,7 +131,7 @@ class TableTarget(Protocol[_Table]):
         """Commit the ranges that the table does not have; returns their number. `attempt` is a unique name.
 
         `columns` are Spark's, as JSON; None where no range has files. When this returns, the table has every range, on
-        disk, possibly from another writer. Raises SetAside once it has all others; Misfit, Overtaken, OSError, after
+        disk, possibly from another writer. Raises SetAside once it has all others; Misfit, RangeOverlap, OSError, after
         which the commit may or may not have been made; `missing` then shows which. Raises DestinationWentBackError, and
         commits nothing, if the table does not reach the end of one of `follows`.
         """
