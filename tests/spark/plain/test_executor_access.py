@@ -187,6 +187,9 @@ def test_a_task_has_the_leader_epoch_and_the_rejected_records_of_its_range(tmp_p
         (parts[2], {TopicPartition("t", 2): 0}, ()),
     ]
     assert [each.access.rate_limit for each in tasks if isinstance(each, RangePart)] == [1500.0] * 3
+    assert [each.accounts for each in tasks if isinstance(each, RangePart)] == [tmp_path / "0.accounts"] * 3
+    elsewhere = RangeStreamReader(tmp_path, accounts_in_rows=True).partitions({"batch": -1}, {"batch": 0})
+    assert [each.accounts for each in elsewhere if isinstance(each, RangePart)] == [None] * 3
 
 
 def test_tasks_share_the_rate_limit_that_the_member_has_at_the_attempt(tmp_path: Path) -> None:
@@ -194,7 +197,8 @@ def test_tasks_share_the_rate_limit_that_the_member_has_at_the_attempt(tmp_path:
         def brokers(self) -> tuple[Broker, ...]:
             return ()
 
-    path, two_tasks = tmp_path / "stream", SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+    path = tmp_path / "stream"
+    two_tasks = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2, master="local[2]"))
     stream = RangeStream(cast("SparkSession", two_tasks), path, NoBrokers(Kafka.of(of_brokers())))
     for number, limit, share in ((0, 3000, 1500.0), (1, None, None)):
         stream.publish([batch_range(until=2 * FEWEST_OFFSETS)], limit)

@@ -85,16 +85,34 @@ def test_rejected_records_are_counted_and_not_delivered() -> None:
     assert (told_by(none_left), [rows["offset"].to_pylist() for rows in none_left]) == (told_by(batches), [[None]])
 
 
-def test_a_task_that_fails_tells_nothing() -> None:
-    def failing() -> Iterator[pa.RecordBatch]:
-        yield from (spark_columns(each) for each in ALL.batches)
-        raise OSError("gone")
+def failing() -> Iterator[pa.RecordBatch]:
+    yield from (spark_columns(each) for each in ALL.batches)
+    raise OSError("gone")
 
+
+def test_a_task_that_fails_tells_nothing() -> None:
     delivered: list[pa.RecordBatch] = []
     with pytest.raises(OSError, match="gone"):
         delivered.extend(PartReading(ALL.range).with_account(failing()))
     assert len(delivered) == len(ALL.batches) - 1
     assert told_by(delivered) == []
+
+
+def test_on_the_drivers_machine_accounts_are_lines_of_a_file_and_rows_are_as_they_came(tmp_path: Path) -> None:
+    file = tmp_path / "accounts"
+    for part in (span(0, 0, 10), span(0, 10, 30)):
+        reading = PartReading(part, ((12, 14),))
+        rows = [spark_columns(reading.take(each)) for each in ALL.between(part.first, part.until).batches]
+        assert [*reading.noting_account(rows, file)] == rows
+    assert not [*PartReading(span(0, 40, 50)).noting_account([], file)]
+    with pytest.raises(OSError, match="gone"):
+        [*PartReading(ALL.range).noting_account(failing(), file)]
+    cut_short = PartReading(ALL.range).noting_account(map(spark_columns, ALL.batches), file)
+    assert next(cut_short).num_rows
+    del cut_short
+    told = part_accounts(file.read_text().splitlines())
+    assert told[:2] == [account(span(0, 0, 10)), account(span(0, 10, 30))]
+    assert [(each.range, each.contents.records) for each in told[2:]] == [(span(0, 40, 50), 0)]
 
 
 @pytest.mark.parametrize(

@@ -244,10 +244,13 @@ async def _following(found: _Found) -> pa.RecordBatch | None:
 
 # What a task has read of a range: its report to the driver, which adds up the parts.
 #
-# A task delivers nothing but rows, so its account is one: in column `ACCOUNT` of the last record, which is null in all
-# others; a part without records has a row that is null but for it. So of a task that fails, or is cut short, no account
-# arrives. Of one that Spark repeats or runs twice it arrives twice, and both say the same, unless the log has changed
-# in between.
+# On the driver's machine a task adds a line to the file of accounts beside the batch, before Spark learns that the task
+# has no more rows. Elsewhere a task can deliver nothing but rows, so its account is one: in column `ACCOUNT` of the
+# last record, which is null in all others; a part without records has a row that is null but for it. That column, and
+# Spark's look at each of its values, take a fourth of the processor time of Spark's tasks at 100 B a record.
+#
+# Of a task that fails while it reads, or is cut short, no account arrives. Of one that Spark repeats or runs twice it
+# arrives twice, and both say the same, unless the log has changed in between.
 
 
 class NotWholeError(Exception):
@@ -291,8 +294,16 @@ class PartReading:
             if last is not None:
                 yield _with(last, None)
             last = batch
-        account = msgspec.json.encode(PartAccount(*self._part, self._contents)).decode()
-        yield _with(last if last is not None else row_of_nulls(), account)
+        yield _with(last if last is not None else row_of_nulls(), self._account().decode())
+
+    def noting_account(self, batches: Iterable[pa.RecordBatch], file: Path) -> Iterator[pa.RecordBatch]:
+        """The batches of what was taken; once they end without an error, a line more is in the file. Raises OSError."""
+        yield from batches
+        with file.open("ab") as accounts:  # with one call: tasks of other processes append to it as well
+            accounts.write(self._account() + b"\n")
+
+    def _account(self) -> bytes:
+        return msgspec.json.encode(PartAccount(*self._part, self._contents))
 
 
 def _with(batch: pa.RecordBatch, account: str | None) -> pa.RecordBatch:

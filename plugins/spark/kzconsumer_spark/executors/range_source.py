@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NAME: Final = "kzconsumer-planned-ranges"
+IN_ROWS: Final = "accounts_in_rows"
+"""The option for tasks on other machines than the driver: their accounts are rows."""
 _WAIT_SECONDS: Final = 0.5  # a query that is stopped waits for `latestOffset`
 _LOOK_SECONDS: Final = 0.01
 
@@ -28,8 +30,9 @@ _LOOK_SECONDS: Final = 0.01
 class RangeStreamReader(DataSourceStreamReader):
     """An offset is the number of a batch; those of a query go up by one, from 0 on."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, accounts_in_rows: bool = False) -> None:
         self._path = path
+        self._accounts_in_rows = accounts_in_rows
         self._latest = -1
 
     def initialOffset(self) -> dict[str, Any]:
@@ -48,7 +51,8 @@ class RangeStreamReader(DataSourceStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         from kzconsumer_spark.executors.task_parts import PublishedBatches
 
-        return PublishedBatches(self._path).read(end["batch"]).range_parts()
+        batches, number = PublishedBatches(self._path), end["batch"]
+        return batches.read(number).range_parts(None if self._accounts_in_rows else batches.accounts(number))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from kzconsumer_spark.executors.fetching import PartReading, fetched
@@ -56,11 +60,14 @@ class RangeStreamReader(DataSourceStreamReader):
 
         assert isinstance(partition, RangePart)
         reading = PartReading(partition.part, partition.left_out)
-        return reading.with_account(fetched([partition.part], partition.access, partition.epochs, reading=reading))
+        records = fetched([partition.part], partition.access, partition.epochs, reading=reading)
+        if partition.accounts is None:
+            return reading.with_account(records)
+        return reading.noting_account(records, partition.accounts)
 
 
 class RangeSource(DataSource):
-    """Its only option is shown on Spark's pages: `path`, the directory of the published batches."""
+    """Its options are shown on Spark's pages: `path`, the directory of the published batches, and `IN_ROWS`."""
 
     @classmethod
     def name(cls) -> str:
@@ -69,7 +76,11 @@ class RangeSource(DataSource):
     def schema(self) -> str:
         from kzconsumer_spark.ranges.batch import ACCOUNT, SCHEMA
 
-        return f"{SCHEMA}, {ACCOUNT} string"
+        return f"{SCHEMA}, {ACCOUNT} string" if self._accounts_in_rows else SCHEMA
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return RangeStreamReader(Path(self.options["path"]))
+        return RangeStreamReader(Path(self.options["path"]), accounts_in_rows=self._accounts_in_rows)
+
+    @property
+    def _accounts_in_rows(self) -> bool:
+        return IN_ROWS in self.options

@@ -36,10 +36,11 @@ class PublishedBatch(msgspec.Struct, frozen=True, kw_only=True):
     brokers: tuple[Broker, ...]
     kafka: Kafka
 
-    def range_parts(self) -> list[RangePart]:
+    def range_parts(self, accounts: Path | None = None) -> list[RangePart]:
+        """`accounts`: see `RangePart`."""
         access = BrokerAccess(self.kafka, self.brokers, tasks=self.tasks)
         parts = zip(self.parts, self.epochs, self.left_out, strict=True)
-        return [RangePart(part, access, epoch, left_out) for part, epoch, left_out in parts]
+        return [RangePart(part, access, epoch, left_out, accounts) for part, epoch, left_out in parts]
 
 
 class PublishedBatches:
@@ -52,13 +53,18 @@ class PublishedBatches:
         staged = self._path / "next"
         staged.write_bytes(msgspec.json.encode(batch))
         staged.rename(self._file(number))
-        self._file(number - 2).unlink(missing_ok=True)
+        for file in self._file(number - 2), self.accounts(number - 2):
+            file.unlink(missing_ok=True)
 
     def has(self, number: int) -> bool:
         return self._file(number).exists()
 
     def read(self, number: int) -> PublishedBatch:
         return msgspec.json.decode(self._file(number).read_bytes(), type=PublishedBatch)
+
+    def accounts(self, number: int) -> Path:
+        """The file to which tasks on the driver's machine add what they have read of a batch."""
+        return self._path / f"{number}.accounts"
 
     def _file(self, number: int) -> Path:
         return self._path / f"{number}.json"
@@ -67,13 +73,21 @@ class PublishedBatches:
 class RangePart(InputPartition):
     """What one task of the sink fetches. Pickled for it; its text is without secrets."""
 
-    def __init__(self, part: OffsetRange, access: BrokerAccess, epoch: int = -1, left_out: Spans = ()) -> None:
-        """`epoch`: -1 if it is unknown; `left_out`: see `PartReading`."""
+    def __init__(
+        self,
+        part: OffsetRange,
+        access: BrokerAccess,
+        epoch: int = -1,
+        left_out: Spans = (),
+        accounts: Path | None = None,
+    ) -> None:
+        """`epoch`: -1 if it is unknown; `left_out`: see `PartReading`. `accounts`: None if the account is a row."""
         super().__init__(None)
         self.part = part
         self.access = access
         self.epochs = _known({part.topic_partition: epoch})
         self.left_out = left_out
+        self.accounts = accounts
 
     def __repr__(self) -> str:
         return f"RangePart({self.part})"

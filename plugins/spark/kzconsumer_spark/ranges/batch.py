@@ -160,7 +160,7 @@ SCHEMA = (
     " headers array<struct<key: string, value: binary>>"
 )
 ACCOUNT: Final = "_kz_account"
-"""One more column, of what a task reports of the range that it has read (`executors.fetching`)."""
+"""One more column, of what a task on another machine reports of the range that it has read (`executors.fetching`)."""
 
 
 # The worker's copy of the daemon's lease: until when it may write and publish.

@@ -15,7 +15,6 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -46,12 +45,12 @@ from kzconsumer_spark.executors.fetching import (
     whole,
 )
 from kzconsumer_spark.executors.planned_topics import KafkaRegistry
-from kzconsumer_spark.executors.range_source import NAME, RangeSource
+from kzconsumer_spark.executors.range_source import IN_ROWS, NAME, RangeSource
 from kzconsumer_spark.executors.task_parts import PublishedBatch, PublishedBatches, split
 from kzconsumer_spark.ranges.batch import ACCOUNT, SCHEMA, SparkBatch, WorkerLease
 from kzconsumer_spark.worker.spark_errors import Tracebacks, first_line, refuses_content
 from kzconsumer_spark.worker_protocol.messages import BatchRange, Done, Failed, QueryProgress, RunBatch
-from kzconsumer_spark.worker_protocol.spark_settings import location
+from kzconsumer_spark.worker_protocol.spark_settings import is_cluster, location
 
 _LOOK_SECONDS: Final = 0.5
 
@@ -141,7 +140,7 @@ class RangeQuery:
         batch, write = self._asked.get_nowait()
         self._session.sparkContext.setJobDescription(described(batch))
         try:
-            self._outcomes.put(self._written(batch, write, frame))
+            self._outcomes.put(self._written(batch, write, self._stream.records(frame)))
         except BaseException as error:
             self._outcomes.put(failure(batch, error))
             raise
@@ -337,15 +336,25 @@ class RangeStream:
         self._kafka = registry.kafka
         self._brokers = registry.brokers()
         self._batches = PublishedBatches(path)
-        self._numbers = count()
+        self._number = -1  # of the last batch
+        self._in_rows = is_cluster(session.sparkContext.master)
 
     def frame(self) -> DataFrame:
+        """That of the query."""
         self._session.dataSource.register(RangeSource)
-        frame = self._session.readStream.format(NAME).option("path", str(self._path)).load()
+        reader = self._session.readStream.format(NAME).option("path", str(self._path))
+        if not self._in_rows:
+            return reader.load()
         # Below the frame that destinations and functions get: however they evaluate it, and how often, the accounts of
         # the parts that were read to their ends are in the metric, once each.
-        observed = frame.observe(_METRIC, sql.collect_set(ACCOUNT).alias(ACCOUNT))
-        return observed.where(sql.col("offset").isNotNull()).drop(ACCOUNT)
+        return reader.option(IN_ROWS, True).load().observe(_METRIC, sql.collect_set(ACCOUNT).alias(ACCOUNT))
+
+    def records(self, frame: DataFrame) -> DataFrame:
+        """Those of a batch, which the query has passed to foreachBatch as `frame`.
+
+        Here, as the query itself would copy each row once more for it.
+        """
+        return frame.where(sql.col("offset").isNotNull()).drop(ACCOUNT) if self._in_rows else frame
 
     def publish(self, ranges: Sequence[BatchRange], rate_limit: int | None) -> None:
         """Let the query find these ranges. `rate_limit`: bytes per second of all its tasks."""
@@ -362,15 +371,19 @@ class RangeStream:
             brokers=self._brokers,
             kafka=replace(self._kafka, fetch=replace(self._kafka.fetch, rate_limit=rate_limit)),
         )
-        self._batches.publish(next(self._numbers), batch)
+        self._number += 1
+        self._batches.publish(self._number, batch)
 
-    @staticmethod
-    def accounts(query: StreamingQuery) -> list[PartAccount]:
+    def accounts(self, query: StreamingQuery) -> list[PartAccount]:
         """What tasks have reported so far of the batch that the query runs.
 
-        Spark reports metrics of a batch when it is over, which is too late: they are asked of its execution. Those of
-        a task count once it has ended well, before Spark takes its job to be done.
+        The file has the account of each part that a task has read to its end. Those in rows count once their task has
+        ended well, before Spark takes its job to be done.
         """
+        if not self._in_rows:
+            file = self._batches.accounts(self._number)
+            return part_accounts(file.read_text().splitlines() if file.exists() else [])
+        # Spark reports metrics of a batch when it is over, which is too late: they are asked of its execution.
         metrics = query._jsq.streamingQuery().lastExecution().observedMetrics()
         texts = metrics.apply(_METRIC).getSeq(0).mkString("\n")
         return part_accounts(str(texts).splitlines())
