@@ -55,7 +55,13 @@ def page(folder: Path) -> Iterator[str]:
         with mock.patch("time.time", whole_seconds):
             for line in _followed(at, folder):
                 if "exporter_read_seconds" not in line:  # what a reading takes
-                    yield re.sub(r"\d+\.\d{4,}", lambda number: f"{float(number[0]):.3g}", line)
+                    yield re.sub(r"\d+\.\d{4,}", rounded, line)
+
+
+def rounded(number: re.Match[str]) -> str:
+    """To whole seconds, or two digits of a rate: a request more does not matter."""
+    value = float(number[0])
+    return f"{value:.0f}" if value >= 1 else f"{value:.2g}"
 
 
 def _followed(at: Scene, folder: Path) -> Iterator[str]:
