@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,8 +17,9 @@ from kzconsumer import rejected
 from kzconsumer.dead_letter_format import DeadLetter
 from kzconsumer.errors import DeadLetterError
 from kzconsumer.offsets.progress import Message
-from kzconsumer.rejected import LetterTopic, producer_security
+from kzconsumer.rejected import LetterTopic, RejectedRecord, producer_security, rejects_of
 from kzconsumer.settings.sections import BrokersSettings
+from kzconsumer.settings.settings import Settings
 
 LETTER = DeadLetter(Message("orders", 0, 7, b"k", b"v"), "rejected", "no", "g")
 TIMEOUT = 30.0
@@ -59,8 +61,10 @@ class Queue:
     outcome: ClassVar[str] = ""
 
     def __init__(self, settings: Mapping[str, object]) -> None:
+        self.settings = settings
         self.held: list[tuple[object, Callable[[object, object], None]]] = []
         self.sent: list[object] = []
+        self.asked: list[object] = []
         self.made.append(self)
 
     def produce(
@@ -70,6 +74,7 @@ class Queue:
             raise BufferError("queue full")
         if self.outcome == "refused":
             raise KafkaException("no such topic")
+        self.asked.append((topic, key, value, headers))
         self.held.append((value, on_delivery))
 
     def poll(self, timeout: float) -> int:
@@ -117,6 +122,41 @@ async def test_what_a_failed_attempt_has_left_is_not_sent_with_the_next(
     assert len(first.sent) == (3 if outcome == "failed" else 1)
     assert len(second.sent) == 2
     assert not first.held
+
+
+async def test_letters_go_to_the_topic_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("confluent_kafka.Producer", Queue)
+    monkeypatch.setattr(Queue, "made", [])
+
+    async def registered() -> str:
+        return "b:9092"
+
+    policy = {"policy": "dead-letter", "topic": "letters"}
+    tables = {"zookeeper": {"connect": "h:1"}, "group": {"id": "g"}, "fetch": {"request_timeout": "7s"}}
+    rejects = rejects_of(Settings.from_dict(tables | {"rejected": policy}), registered, Counter())
+    assert await rejects.handle([RejectedRecord(LETTER.message, "odd", "no")], lambda: False)
+    (producer,) = Queue.made
+    assert producer.asked == [("letters", b"k", b"v", msgspec.structs.replace(LETTER, error_class="odd").headers)]
+    error = producer.settings["error_cb"]
+    assert callable(error)
+    assert producer.settings == {
+        "bootstrap.servers": "b:9092",
+        "client.id": "g",
+        "acks": "all",
+        "enable.idempotence": True,
+        "message.timeout.ms": 7000,
+        "message.max.bytes": 1_000_000_000,
+        "partitioner": "murmur2_random",
+        "log_level": 0,
+        "error_cb": error,
+        "security.protocol": "PLAINTEXT",
+    }
+    error("no broker is up")
+    monkeypatch.setattr(Queue, "outcome", "failed")
+    assert isinstance(rejects._letters, LetterTopic)
+    with pytest.raises(DeadLetterError, match=r"^topic letters: broken; no broker is up$"):
+        await rejects._letters.write([LETTER, LETTER])
+    rejects.close()
 
 
 TLS = {"ca": "ca.pem", "certificate": "own.pem"}

@@ -12,6 +12,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.progress import Progress
 from kzconsumer.rejected import RejectedRecord
 from kzconsumer.settings.sections import BatchSettings
+from kzconsumer.sinks import sink_rejections
 from kzconsumer.sinks.interface import Batch, RecordsRejectedError, Rejected
 from kzconsumer.sinks.runner import SinkRunner
 from tests.support.chunks import TOPIC, chunk, progress
@@ -69,15 +70,48 @@ async def test_a_batch_is_written_once_its_rejections_are_settled() -> None:
     assert decided.pieces == [[(1, b"v1", "odd", "of no use"), (4, b"v4", "odd", "of no use")]]
 
 
+async def test_many_records_are_handled_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sink_rejections, "_PIECE", 2)
+    for offsets in ((0, 1, 2, 3), (0, 1, 2, 3, 4)):
+        claim, decided = progress(), Decided()
+        commits = Owned([claim])
+        queue = stream_of(chunk(claim, 0, 5)).cursor.queue
+        async with running(runner_of(rejecting(*offsets), decided, commits), [queue]), asyncio.timeout(LIMIT):
+            while not commits.made:
+                await asyncio.sleep(0.001)
+        assert [[at for at, *_ in piece] for piece in decided.pieces] == [[0, 1], [2, 3], [4]][
+            : (len(offsets) + 1) // 2
+        ]
+        assert claim.processed == 5
+
+
+async def test_after_a_piece_whose_claims_are_all_lost_nothing_is_handled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sink_rejections, "_PIECE", 2)
+    claim, decided = progress(), Decided(open_gate=False)
+    async with running(runner_of(rejecting(0, 1, 2), decided), [stream_of(chunk(claim, 0, 5)).cursor.queue]):
+        async with asyncio.timeout(LIMIT):
+            await decided.asked.wait()
+        claim.close()
+        decided.gate.set()
+        await asyncio.sleep(0.02)
+    assert (len(decided.pieces), claim.processed) == (1, 0)
+
+
 async def test_a_policy_that_fails_fails_the_batch() -> None:
     claim, decided = progress(), Decided(RecordRejectedError(TOPIC, 0, 1, "odd", "of no use"))
     commits = Owned([claim])
     async with running(runner_of(rejecting(1), decided, commits), [stream_of(chunk(claim, 0, 5)).cursor.queue]) as task:
-        await fails(task, "orders-0 at offset 1 was rejected as odd: of no use")
+        await fails(task, r"^orders-0 at offset 1 was rejected as odd: of no use$")
     assert (claim.processed, commits.made) == (0, [])
 
 
-@pytest.mark.parametrize("sink", [rejecting(7), rejecting(1, topic="payments")])
+async def test_the_others_of_a_batch_that_a_policy_fails_for_are_counted() -> None:
+    claim, decided = progress(), Decided(RecordRejectedError(TOPIC, 0, 1, "odd", "of no use"))
+    async with running(runner_of(rejecting(1, 2, 4), decided), [stream_of(chunk(claim, 0, 5)).cursor.queue]) as task:
+        await fails(task, r"was rejected as odd: of no use \(and 2 more of this batch were rejected\)$")
+
+
+@pytest.mark.parametrize("sink", [rejecting(7), rejecting(5), rejecting(1, topic="payments")])
 async def test_a_sink_can_only_reject_records_of_its_batch(sink: Memory) -> None:
     claim = progress()
     async with running(runner_of(sink, Decided()), [stream_of(chunk(claim, 0, 5)).cursor.queue]) as task:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Collection, Mapping
-from types import SimpleNamespace
+from contextlib import suppress
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -19,6 +20,7 @@ from kzconsumer.errors import (
     ConnectionLostError,
     KzConsumerError,
     NotFoundError,
+    OffsetLostError,
     RunUnreadableError,
     UnsupportedVersionError,
 )
@@ -54,11 +56,14 @@ class Shared:
         self.stored: dict[TopicPartition, int] = {}
         self.faults: list[KzConsumerError] = []
 
-    def runs(self, number: int, **more: Any) -> Runs:
+    def runs(
+        self, number: int, *, offsets: Mapping[str, str] = MappingProxyType({}), replayable: bool = True, **more: Any
+    ) -> Runs:
         wanted = SUBSCRIPTIONS[number] | {"stop_at": "end"} | more
-        settings = Settings.from_dict({"zookeeper": {"connect": "h:1"}, "group": {"id": "g"}, "subscription": wanted})
+        tables = {"zookeeper": {"connect": "h:1"}, "group": {"id": "g"}, "subscription": wanted, "offsets": offsets}
+        settings = Settings.from_dict(tables)
         cluster = SimpleNamespace(settings=settings, session=self.session, topics=self, logs=lambda _: self)
-        return Runs(cast(ClusterView, cluster), registered(settings.subscription), replayable=True)
+        return Runs(cast(ClusterView, cluster), registered(settings.subscription), replayable=replayable)
 
     def _may_fail(self) -> None:
         if self.faults:
@@ -187,6 +192,42 @@ def test_a_run_of_a_name_is_made_once() -> None:
         assert (await world.runs(1, run="tuesday").join()).id == "tuesday"
 
     clients.play(script)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "replayable", "setting"),
+    [
+        ({"reset": "fail", "truncated": "continue"}, True, 'reset = "smallest"'),
+        ({"reset": "smallest", "truncated": "fail"}, True, 'truncated = "continue"'),
+        ({"reset": "smallest", "truncated": "fail"}, False, None),
+        ({"reset": "smallest", "truncated": "continue"}, True, None),
+    ],
+)
+def test_a_log_that_is_too_short_ends_the_run_as_the_settings_say(
+    offsets: dict[str, str], replayable: bool, setting: str | None
+) -> None:
+    """What that means for each of them, `test_run_losses.py` has."""
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        world = Shared(session)
+        member = world.runs(1, offsets=offsets, replayable=replayable)
+        run = began = await member.join()
+        short, other = began.ends
+        world.ends[short] = 1
+        await world.commit(other, 3)
+        with (
+            suppress(OffsetLostError) if setting is None else pytest.raises(OffsetLostError, match=f"{setting} to end")
+        ):
+            for _ in range(60):
+                await asyncio.sleep(1)
+                run = await member.look(run)
+        assert run == (began if setting is not None else began.ending_at({short: 1})) == await world.node()
+        if setting is None:
+            await world.commit(short, 1)
+            assert (await member.look(run)).finished is not None
+
+    clients.play(script, limit=600)
 
 
 def test_what_no_run_can_begin_with_is_an_error() -> None:
