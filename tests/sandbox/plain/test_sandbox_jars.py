@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import signal
 import ssl
 import subprocess
@@ -235,6 +236,41 @@ def test_a_missing_jar_is_named_and_the_others_are_kept(repository: Repository) 
         assert contents(resolve_jars(more)) == CONTENTS
     finally:
         del CONTENTS["four"]
+
+
+def test_a_download_that_was_stopped_changes_no_file_of_the_next(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another jar is missing while one is synced. The next fetch has its file when the sync ends."""
+    synced: list[threading.Thread] = []
+    begun, again = threading.Event(), threading.Event()
+
+    def sync(descriptor: int) -> None:
+        if not os.readlink(f"/proc/self/fd/{descriptor}").endswith("three-1.0.jar.part"):
+            return
+        synced.append(threading.current_thread())
+        if len(synced) == 1:
+            begun.set()
+            assert again.wait(10)
+        else:
+            again.set()
+            synced[0].join(10)
+
+    def refuse(self: jar_fetch.Fetch, jar: Jar, source: str) -> None:
+        if jar.file.startswith("four"):
+            assert begun.wait(10)
+        fetch(self, jar, source)
+
+    fetch = jar_fetch.Fetch._download
+    monkeypatch.setattr(jar_fetch.Fetch, "_download", refuse)
+    monkeypatch.setattr(os, "fsync", sync)
+    more = JarSet("more", (*SMALL.jars, jar("four", b"4")))
+    with pytest.raises(SandboxError, match="HTTP status 404"):
+        resolve_jars(more)
+    monkeypatch.setitem(CONTENTS, "four", b"4")
+    assert contents(resolve_jars(more)) == CONTENTS
+    assert len(synced) == 2
+    assert not synced[0].is_alive()
 
 
 def test_an_unreachable_repository_is_named(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ import os
 import queue
 import ssl
 import threading
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +66,7 @@ class Fetch:
         self._ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         """An item for each jar: None once it is there."""
         self._stop = threading.Event()
+        self._changes = threading.Lock()
         self._repositories = repositories()
         # Connections are kept, and proxies come from the environment (https_proxy, no_proxy).
         self._session = requests.Session()
@@ -85,7 +86,16 @@ class Fetch:
                 if progress:
                     progress(sum(self._there.values()) >> 10, self._total >> 10)
         finally:
-            self._stop.set()
+            with self._changes:
+                self._stop.set()
+
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        """Around each change of a file: after a stop another fetch may have the directory, also one of this process."""
+        with self._changes:
+            if self._stop.is_set():
+                raise _StoppedError
+            yield
 
     def _work(self) -> None:
         while not self._stop.is_set():
@@ -133,10 +143,13 @@ class Fetch:
     def _download(self, jar: Jar, source: str) -> None:
         """Continues where an earlier attempt, or an earlier process, was interrupted."""
         part = self._folder / f"{jar.file}.part"
-        with part.open("ab") as file:
+        with self._change():
+            opened = part.open("ab")
+        with opened as file:
             have = file.tell()
             if have >= jar.size:
-                have = file.truncate(0)
+                with self._change():
+                    have = file.truncate(0)
             continued = have > 0
             resumed = {"Range": f"bytes={have}-"} if have else {}
             with self._session.get(source, headers=_AS_STORED | resumed, stream=True, timeout=_TIMEOUT) as answer:
@@ -145,27 +158,29 @@ class Fetch:
                     again = answer.status_code >= _BROKEN or answer.status_code == _TOO_MANY
                     raise requests.HTTPError(reason) if again else _RefusedError(reason)
                 if have and answer.status_code != _PARTIAL_CONTENT:  # the server always sends it whole
-                    have = file.truncate(0)
+                    with self._change():
+                        have = file.truncate(0)
                 self._there[jar] = have
                 for piece in answer.iter_content(_PIECE):
-                    if self._stop.is_set():
-                        raise _StoppedError
-                    file.write(piece)
+                    with self._change():
+                        file.write(piece)
+                        file.flush()
                     self._there[jar] += len(piece)
                     if self._there[jar] > jar.size:
                         break
-            file.flush()
             os.fsync(file.fileno())
         if self._there[jar] < jar.size:
             raise requests.ConnectionError(f"the connection broke after {self._there[jar]} of {jar.size} bytes")
         with part.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != jar.sha256:
-            part.unlink()
+            with self._change():
+                part.unlink()
             if continued:  # of another repository's file, perhaps
                 return self._download(jar, source)
             raise _RefusedError(f"not the file that is expected: its SHA-256 is {found}, not {jar.sha256}")
-        part.rename(self._folder / jar.file)
+        with self._change():
+            part.rename(self._folder / jar.file)
         return None
 
 
