@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import anyio
 import anyio.lowlevel
 import msgspec
+from structlog.testing import capture_logs
 
 from kzconsumer.model import OffsetRange
 from kzconsumer.records.forms import Unfetched
@@ -77,9 +78,11 @@ async def test_what_the_checkpoint_has_is_written_already() -> None:
     async with writing(sink, batch(0, 5)):
         end = await sink.following(START, math.inf)
     restarted = sink_of(end)
-    await restarted.write(batch(0, 5))
-    async with writing(restarted, batch(0, 7)):
-        assert [(part.first, part.until) for part in (await restarted.following(end, math.inf)).ranges] == [(5, 7)]
+    with capture_logs() as logs:
+        await restarted.write(batch(0, 5))
+        async with writing(restarted, batch(0, 7)):
+            assert [(part.first, part.until) for part in (await restarted.following(end, math.inf)).ranges] == [(5, 7)]
+    assert [(line["event"], line["ranges"]) for line in logs] == [("ranges committed by Spark already", ["t-0[0..5)"])]
 
 
 async def test_a_range_that_was_lost_and_comes_again_while_spark_has_it_is_not_delivered_again() -> None:

@@ -119,6 +119,7 @@ def test_what_stands_for_a_file_has_all_that_a_table_says_of_it(tmp_path: Path) 
     assert here.stat().st_size == whole.stat().st_size
     assert pq.read_metadata(here).to_dict() == pq.read_metadata(whole).to_dict()
     assert pq.read_schema(here) == pq.read_schema(whole)
+    assert pq.read_metadata(whole).metadata is None, "types are those that Spark's files have, not Arrow's"
     assert statistics(here) == statistics(whole)
     assert b'"numRecords":1000,"minValues":{"n":0}' in statistics(here).encode()
 
