@@ -341,3 +341,15 @@ def test_a_broker_that_hangs_is_left_when_it_is_no_longer_registered() -> None:
         (lost,) = (each["reason"] for each in group.events if each["event"] == "broker lost")
         assert str(lost).endswith("closed: it is not registered any more")
         group.brokers[0].set_silent(False)
+
+
+def test_brokers_that_all_hang_are_waited_for() -> None:
+    """Who leads their partitions by now is asked of each, and none answers."""
+    with simulated_group(1, brokers=2, fetch=(("request_timeout", "9s"),)) as group:
+        group.logs.grow("t", 3)
+        group.join("a", {"t": 1}, 0.0, in_batches=True)
+        group.world.pass_time(4)
+        for broker in group.brokers:
+            group.broker_faults.silence(broker.number, 30.0)
+        group.world.pass_time(30)
+        group.come_to_rest(30, 1)

@@ -8,6 +8,7 @@ from functools import partial
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from kzconsumer.errors import SessionExpiredError, ZooKeeperError
 from kzconsumer.zookeeper.operations import Create, Delete, SetData, Stat
@@ -16,8 +17,10 @@ from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.session_life import SessionState
 from kzconsumer.zookeeper.watch_table import Watch
 from kzconsumer.zookeeper.watches import repeated
+from tests.support.extent import seeds
 from tests.support.simulated.clients import Clients
-from tests.support.simulated.ensemble import Connection
+from tests.support.simulated.ensemble import Connection, Peer
+from tests.support.simulated.network import Accepted
 
 BEHIND = 3.0
 """Seconds."""
@@ -178,3 +181,30 @@ def test_what_a_server_has_answered_holds_while_there_is_no_connection() -> None
             server.set_cut_off(False)
 
     clients.play(script)
+
+
+class Refuses:
+    """A host on which no server runs."""
+
+    def accept(self, peer: Peer) -> Accepted:
+        raise ConnectionRefusedError
+
+
+@pytest.mark.parametrize("seed", seeds(6, 100))
+@pytest.mark.parametrize("way", ["hangs up", "refuses", "is silent"])
+def test_a_server_that_takes_no_session_is_followed_by_the_next_at_once(way: str, seed: int) -> None:
+    """Whichever is asked first: a round over the servers ends with one that serves."""
+    clients = Clients(seed)
+    server = clients.ensemble.servers[0]
+    if way == "refuses":
+        clients.network.hosts["zk0"] = Refuses()
+    else:
+        server.read_only = way == "hangs up"
+        server.set_cut_off(True)
+
+    async def script(session: ZooKeeperSession) -> None:
+        await session.exists("/")
+
+    with capture_logs() as logs:
+        clients.play(script)
+    assert "no ZooKeeper server answers" not in [each["event"] for each in logs]
