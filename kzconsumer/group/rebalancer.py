@@ -254,7 +254,7 @@ class Rebalancer:
         self._wanted = wanted
         self.snapshot, self.assigned = snapshot, assigned
         self._notices.idle_streams(snapshot, wanted)
-        if not change.empty:
+        if recreated or not change.empty:
             self._listener.generation += 1
             facts()["generation"] = self._listener.generation
         most = REVOKE_DEADLINE_WITH_ORIGINALS if needs_looking(snapshot.members) else self._revoke_deadline
@@ -262,7 +262,7 @@ class Rebalancer:
         self._failed = failed = await self._carry_out(change, snapshot)
         if not self._owned.held:
             _raise_if_forbidden(failed.values())
-        self._report(change, len(snapshot.members), began, reasons)
+        self._report(change, len(recreated), len(snapshot.members), began, reasons)
         await self._await_blocked(failed, snapshot)
         self._counters.attempts.succeeded()
         self.rebalanced_once.set()
@@ -270,19 +270,22 @@ class Rebalancer:
         self._complete = not failed
         return self._complete
 
-    def _report(self, change: AssignmentChange, members: int, began: float, reasons: list[str]) -> None:
-        """Count the rebalance that has carried out the change, and log it unless it is a later one without effect."""
+    def _report(self, change: AssignmentChange, recreated: int, members: int, began: float, reasons: list[str]) -> None:
+        """Count the rebalance that has carried out the change, and log it unless it is a later one without effect.
+
+        `recreated`: partitions of topics that were created again, which were released before it.
+        """
         claimed = len(change.claim) - len(self._failed)
         numbers = {
             "members": members,
             "kept": len(change.keep),
             "moved": len(change.move),
-            "released": len(change.release),
+            "released": len(change.release) + recreated,
             "claimed": claimed,
             "blocked": len(self._failed),
         }
         ended = self._count(began, reasons, "blocked" if self._failed else "done", **numbers)
-        if change.release or change.move or claimed or not self.rebalanced_once.is_set():
+        if numbers["released"] or change.move or claimed or not self.rebalanced_once.is_set():
             log.info("rebalanced", generation=ended.generation, reasons=reasons, seconds=ended.seconds, **numbers)
             log.debug(
                 "partitions owned", partitions=[f"{p} by {thread}" for p, thread in sorted(self._owned.held.items())]

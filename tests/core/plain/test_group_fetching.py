@@ -237,6 +237,18 @@ def test_a_topic_that_is_made_again_is_read_from_its_beginning(gap: float) -> No
         rests(group)
 
 
+def test_a_member_whose_partitions_the_new_topic_does_not_have_says_that_it_released_them() -> None:
+    with simulated_group(1, brokers=2) as group:
+        group.logs.grow("t", 2)
+        members = [group.join(name, {"t": 1}, 0.0, in_batches=False) for name in "ab"]
+        assert group.world.pass_time(10, lambda: all(len(member.owned) == 1 for member in members))
+        group.broker_faults.recreate("t", 1, 0.0)
+        group.world.pass_time(5)
+        rests(group)
+        last = [each for each in group.events if each["event"] == "rebalanced" and each["member"].endswith("b")][-1]
+        assert (last["released"], last["claimed"], last["generation"]) == (1, 0, 2)
+
+
 @pytest.mark.parametrize("seed", range(4))  # which broker is asked for leaders, and answers at once or late
 def test_a_partition_is_claimed_again_while_its_start_is_looked_up(seed: int) -> None:
     """The fetcher waits for the answer for the earlier claim, and has nothing else to do when it comes."""
