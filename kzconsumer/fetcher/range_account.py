@@ -91,11 +91,18 @@ class RangeAccount:
 
         `decoded` is None for an answer without bytes. `asked`: the number of partitions in the request. `throttled`:
         the broker says that a quota was exceeded.
-        Raises OffsetLostError if the log does not hold `first` any more, UnusableBatchError for a batch that is corrupt
-        or larger than `[fetch] largest_batch`.
+        Raises OffsetLostError if the log does not hold `first` any more, or its leader says so, UnusableBatchError for
+        a batch that is corrupt or larger than `[fetch] largest_batch`.
         """
-        if judge(part.error) is FetchOutcome.OUT_OF_RANGE or self.first < part.log_start_offset:
-            raise OffsetLostError(f"{self.topic_partition}: the log does not hold offset {self.first} any more")
+        if self.first < part.log_start_offset:
+            begins = f"it begins at {part.log_start_offset}"
+            raise OffsetLostError(
+                f"{self.topic_partition}: the log does not hold offset {self.first} any more: {begins}"
+            )
+        if judge(part.error) is FetchOutcome.OUT_OF_RANGE:
+            known = f"the leader says that offset {self.first} is not in its log"
+            causes = "deleted or cut off; a new leader may also not know yet what is in tiered storage"
+            raise OffsetLostError(f"{self.topic_partition}: {known} ({causes})")
         if decoded is None:
             self._take_empty(part, throttled=throttled, time=time)
             return NO_RECORDS

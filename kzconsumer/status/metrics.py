@@ -18,6 +18,7 @@ from prometheus_client.core import (
 )
 
 from kzconsumer.counters import BOUNDS, Counters, Timing
+from kzconsumer.lag.partition import STALE
 from kzconsumer.lag.totals import VERDICTS
 from kzconsumer.logs.setup import Trouble
 from kzconsumer.sinks.runner import BatchCounters
@@ -130,8 +131,16 @@ _BY_KIND: tuple[tuple[str, str, Callable[[PartitionStatus], Mapping[Kind, float]
     ("partition_lag_records", "Offsets between that position and the end", lambda p: p.lag),
     ("partition_lag_seconds", "How long ago the next record was written", lambda p: p.lag_seconds),
 )
+
+
+def _present_end(partition: PartitionStatus) -> int | None:
+    """Not one that was read long ago: by it the topic would seem to get no records."""
+    age = partition.progress.age
+    return partition.end if age is not None and age <= STALE else None
+
+
 _BY_PARTITION: tuple[tuple[str, str, Callable[[PartitionStatus], float | None]], ...] = (
-    ("partition_end_offset", "The high watermark, or the last stable offset", lambda p: p.end),
+    ("partition_end_offset", "The high watermark, or the last stable offset", _present_end),
     ("partition_end_age_seconds", "Since that was read from a broker; 0 if just now", lambda p: p.progress.age),
     ("partition_paused", "Whether it is paused", lambda p: float(p.paused)),
     ("partition_standing_seconds", "Time for which it has been behind without progress", lambda p: p.standing),

@@ -238,13 +238,15 @@ def _wrong(line: _Line, held: _Held, after: Mapping[TopicPartition, GroupProgres
             "forgotten", whole, f"the group is in epoch {known.epoch}, which is before the destination's epoch"
         )
     elif (progress := _progress(after, line)) is not None:
-        for each in held.ranges:
-            if each.identity.until > (progress.stored or 0) and not _is_planned(each, progress):
-                at_offset = (
-                    "no offset is stored" if progress.stored is None else f"the stored offset is {progress.stored}"
-                )
-                text = f"{at_offset} and no plan names this range: its records would be consumed again"
-                yield _finding("ahead", each.identity, text)
+        stored = progress.stored or 0
+        ahead = [each for each in held.ranges if each.identity.until > stored and not _is_planned(each, progress)]
+        if ahead:
+            first, until = ahead[0].identity.first, max(each.identity.until for each in ahead)
+            at_offset = "no offset is stored" if progress.stored is None else f"the stored offset is {stored}"
+            number = sum(each.ranges for each in ahead)
+            which = "this range: its records" if number == 1 else f"these {number} ranges: their records"
+            text = f"{at_offset} and no plan names {which} would be consumed again"
+            yield _finding("ahead", whole._replace(first=first, until=until), text)
 
 
 def _is_planned(held: HeldRange, progress: GroupProgress) -> bool:

@@ -186,7 +186,9 @@ def test_a_log_that_begins_behind_the_offset_has_lost_it() -> None:
     play.account = RangeAccount(OffsetRange(*P0, play.log.start, play.log.end), SETTINGS, play.isolation, 0.0)
     part = msgspec.structs.replace(play.log.fetch(P0, play.log.start, 100), log_start_offset=play.log.start + 1)
     decoded = decode(part.records, topic="orders", partition=0, start=play.log.start)
-    with pytest.raises(OffsetLostError, match=f"does not hold offset {play.log.start} any more"):
+    with pytest.raises(
+        OffsetLostError, match=f"hold offset {play.log.start} any more: it begins at {play.log.start + 1}"
+    ):
         play.account.take(part, decoded, asked=1, throttled=False, time=0.0)
 
 

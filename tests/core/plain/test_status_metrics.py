@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from kzconsumer.counters import BOUNDS, Counters, Rebalance
+from kzconsumer.lag.partition import STALE
 from kzconsumer.logs.setup import Trouble
 from kzconsumer.offsets.progress import Position
 from kzconsumer.sinks.runner import BatchCounters
@@ -179,6 +180,15 @@ def test_unknown_values_are_absent() -> None:
     not_joined = msgspec.structs.replace(report(), member=None, generation=None)
     names = {name for name, _ in read(output(not_joined))}
     assert not names & {"kzconsumer_member_info", "kzconsumer_generation", "kzconsumer_members"}
+
+
+@pytest.mark.parametrize(("age", "end"), [(0.0, 20), (STALE, 20), (STALE + 1, None)])
+def test_an_end_that_was_read_long_ago_is_absent(age: float, end: int | None) -> None:
+    known = status(AT)
+    stale = msgspec.structs.replace(known, progress=msgspec.structs.replace(known.progress, age=age))
+    samples = read(output(msgspec.structs.replace(report(), partitions=[stale])))
+    assert value(samples, "partition_end_offset", topic="t", partition="3") == end
+    assert value(samples, "partition_end_age_seconds", topic="t", partition="3") == age
 
 
 def test_a_revoked_partition_has_no_series() -> None:

@@ -113,7 +113,7 @@ async def test_the_frame_is_what_was_planned_and_a_large_range_is_fetched_by_sev
         expected = contents_of(range_data(unique, partition, 0, count, rows).batches)
         assert contents.pop(TopicPartition(unique, partition)) == expected
     assert not contents
-    lost = f"kzconsumer.errors.OffsetLostError: {unique}-1: the log does not hold offset 5 any more"
+    lost = f"kzconsumer.errors.OffsetLostError: {unique}-1: the leader says that offset 5 is not in its log"
     assert error == f"PythonException: {lost}"
 
 

@@ -223,9 +223,11 @@ async def test_a_destination_is_asked_for_the_last_range_that_it_does_not_list()
 def test_a_range_neither_planned_nor_committed_is_ahead(history: History, size: int) -> None:
     found = seen(history)
     end = max([each.identity.until for each in found.holdings.ranges] + [history.later])
-    beyond = held(RangeIdentity(*PARTITION, INCARNATION, history.epoch, end, end + size))
-    output = proof(with_ranges(found, *found.holdings.ranges, beyond))
-    assert [(each.kind, each.first) for each in output.findings] == [("ahead", end)]
+    ends = range(end, end + size)
+    beyond = [held(RangeIdentity(*PARTITION, INCARNATION, history.epoch, each, each + 1)) for each in ends]
+    output = proof(with_ranges(found, *found.holdings.ranges, *beyond))
+    assert [(each.kind, each.first, each.until) for each in output.findings] == [("ahead", end, end + size)]
+    assert ("no plan names this range: its" in output.findings[0].text) == (size == 1)
     unplanned = found._replace(after=msgspec.structs.replace(found.after, plan=None))
     assert ("ahead" in kinds(proof(unplanned))) == (found.after.plan is not None)
 
