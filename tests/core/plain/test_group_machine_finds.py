@@ -131,6 +131,14 @@ def test_finds_a_session_that_waits_for_an_ensemble_that_went_back() -> None:
 
 
 @only_nightly
+def test_finds_a_member_that_forgets_what_it_had_stored_of_lost_nodes() -> None:
+    def forgets(*_: object) -> None:
+        pass
+
+    find(Committer, "lost", forgets, "is not read at", start=0, machine=ZooKeeperRestoredMachine)
+
+
+@only_nightly
 def test_finds_offsets_that_are_stored_without_their_epoch() -> None:
     def unknown(self: ClaimRecord, offset: int | None) -> int:
         return -1

@@ -21,19 +21,13 @@ from tests.support.simulated.scene import Scene
 RESTORED = "stored offset deleted or set back, restored"
 
 
-def delete(group: SimulatedGroup) -> None:
-    """As `deleteall` of ZooKeeper's shell."""
-    below = [path for path in group.ensemble.tree.nodes if path.startswith(f"{group.paths.root}/")]
-    group.ensemble.operate(*(Delete(path, -1) for path in sorted(below, key=len, reverse=True)))
-
-
 def set_back(group: SimulatedGroup) -> None:
     """By a restore of all servers, which elect a leader."""
     copy = max(each.zxid for each in group.ensemble.log if each.time_ms <= (group.world.now - 4.0) * 1000)
     group.ensemble.restore(copy, elected=True)
 
 
-LOSSES = [delete, set_back]
+LOSSES = [SimulatedGroup.delete_nodes, set_back]
 
 
 @pytest.mark.parametrize("reset", ["smallest", "largest"])

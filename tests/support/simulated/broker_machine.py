@@ -141,7 +141,7 @@ class LogsCutOffMachine(GroupAndBrokersMachine):
 
 
 class ZooKeeperRestoredMachine(GroupMachine):
-    """A group that has read something, and whose ZooKeeper often goes back to an earlier state."""
+    """A group that has read something, and whose ZooKeeper often goes back to an earlier state, or loses its nodes."""
 
     @initialize(seed=st.integers(0, 2**16), partitions=st.integers(1, 3), scene=SCENES, in_batches=st.booleans())
     def begin(self, seed: int, partitions: int, scene: Scene, in_batches: bool) -> None:
@@ -159,3 +159,8 @@ class ZooKeeperRestoredMachine(GroupMachine):
     @rule(ago=st.sampled_from((0.3, 2.0, 5.0)), wait=WAITS)
     def lose_transactions(self, ago: float, wait: float) -> None:
         self.restore_zookeeper(ago, True, wait)
+
+    @rule(wait=WAITS)
+    def delete_nodes(self, wait: float) -> None:
+        self.group.delete_nodes()
+        self.wait(wait)

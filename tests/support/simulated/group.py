@@ -220,6 +220,16 @@ class SimulatedGroup:
         self.promises.restored(self.world.now + 2 * SESSION_TIMEOUT)
         self.logs.register(up=True)
 
+    def delete_nodes(self) -> None:
+        """All of the group's, as `deleteall` of ZooKeeper's shell does: sessions go on."""
+        for member in self.members:
+            self.trouble(member, 2 * SESSION_TIMEOUT)
+        below = [path for path in self.ensemble.tree.nodes if path.startswith(f"{self.paths.root}/")]
+        observers, self.ensemble.committed = self.ensemble.committed, []
+        self.ensemble.operate(*(Delete(path, -1) for path in sorted(below, key=len, reverse=True)))
+        self.ensemble.committed = observers
+        self.promises.restored(self.world.now + 2 * SESSION_TIMEOUT)
+
     def delete_owner(self, partition: TopicPartition) -> None:
         self.promises.disturb(partition)
         self.ensemble.operate(Delete(self.paths.owner(partition), -1))

@@ -70,6 +70,7 @@ class Promises:
         self._held_back: set[int] = set()  # claims of which a record that was not done in time was redelivered
         self._disturbed: dict[TopicPartition, float] = {}
         self._restored_until = 0.0
+        self._kept: dict[TopicPartition, int] = {}  # sessions that had stored an offset when the nodes were lost
         self._unregistered: dict[str, float] = {}  # until when a member may claim whose id an operator has deleted
         self._meddled: set[TopicPartition] = set()  # a foreign program set the offset last
         self._sought: dict[TopicPartition, dict[int, float]] = {}  # where applications sought to, and when
@@ -126,7 +127,8 @@ class Promises:
         """Their topic was deleted and is about to be made again: nothing that was so far counts."""
         for partition in partitions:
             for known in (
-                self._handed, self.finished, self._start, self._stored, self._sought, self._former, self._floor
+                self._handed, self.finished, self._start, self._stored, self._sought, self._former, self._floor,
+                self._kept,
             ):  # fmt: skip
                 known.pop(partition, None)
             self._meddled.discard(partition)
@@ -145,9 +147,13 @@ class Promises:
     def restored(self, until: float) -> None:
         """ZooKeeper was restored from a copy: what was stored since may be redelivered, and is committed again when the
         next offset is. Until then members may rely on claims that are not in the copy, and even commit by them:
-        versions of nodes begin again, so that another member's claim may have the same ones."""
+        versions of nodes begin again, so that another member's claim may have the same ones.
+
+        A session that goes on knows what it had stored: if no other one has claimed the partition since, it continues
+        there, whatever the reset policy is."""
         self._restored_until = until
         self.offsets_changed = True
+        self._kept = {each: session for each, (_, session) in self._claims.items() if each in self._stored}
         for claim, _ in self._claims.values():
             self._unclean.add(claim)
         self._claims.clear()
@@ -379,6 +385,8 @@ class Promises:
             self._claims.pop(partition, None)
         else:
             self._claims[partition] = present
+            if self._kept.get(partition) != session:
+                self._kept.pop(partition, None)
             self._require_registered(partition, session)
 
     def _require_registered(self, partition: TopicPartition, session: int) -> None:
@@ -410,7 +418,9 @@ class Promises:
         meddled = partition in self._meddled
         self._meddled.discard(partition)
         if before is None:
-            self._start[partition] = before = offset if self.reset == LARGEST else 0
+            before = offset if self.reset == LARGEST else 0
+            if self._kept.pop(partition, None) != holder:
+                self._start[partition] = before
         if partition in self._cut and offset < before:
             before = offset
             for each in [each for each in self._handed.get(partition, {}) if each >= offset]:

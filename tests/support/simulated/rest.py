@@ -82,7 +82,9 @@ def _wrongly_watched(tree: Tree, member: Member) -> str:
     topics = [paths.topic(name) for name in _subscribed(tree)]
     nodes = {PATHS.member(name) for name in tree.nodes[PATHS.ids].children}
     nodes |= {PATHS.owner(partition) for partition in member.held} | {path for path in topics if path in tree.nodes}
-    if different := {session.connect.full(path) for path in nodes} ^ set(watched[WatchKind.DATA]):
+    # Whoever has found the list of members missing, with the group's nodes, watches the node, too.
+    found = set(watched[WatchKind.DATA]) - {session.connect.full(PATHS.ids)}
+    if different := {session.connect.full(path) for path in nodes} ^ found:
         return f"{member.name} watches, or does not watch, {sorted(different)}"
     if session.connect.full(PATHS.ids) not in watched[WatchKind.CHILD]:
         return f"{member.name} does not watch the list of members"
