@@ -27,13 +27,15 @@ def writing(archive: Path) -> tuple[str, ...]:
 class ClassArchive:
     """The archive of this name, in a folder that exists, for one Java and one set of jars.
 
+    `first`: what the class path begins with, if that is not the set.
+
     The file's size is in its name: an archive that was cut off is fatal to Java.
     """
 
-    def __init__(self, folder: Path, name: str, java: Path, jars: Path) -> None:
+    def __init__(self, folder: Path, name: str, java: Path, jars: Path, first: str = "") -> None:
         self._folder = folder
         self._name = name
-        self._prefix = f"{name}-{_key(java, jars)}"
+        self._prefix = f"{name}-{_key(java, jars, first)}"
 
     def loading(self) -> tuple[str, ...] | None:
         """The flags of a Java that loads it; none if this Java writes none. None while there is no archive."""
@@ -63,7 +65,7 @@ class ClassArchive:
             made.rename(self._folder / f"{self._prefix}-{made.stat().st_size}.jsa")
 
 
-def _key(java: Path, jars: Path) -> str:
+def _key(java: Path, jars: Path, first: str) -> str:
     """Another one for another Java, and for jars that were installed at another place or time."""
     version = subprocess.run([str(java), "-version"], capture_output=True, check=True).stderr
-    return hashlib.sha256(version + f"{jars} {jars.stat().st_mtime_ns}".encode()).hexdigest()[:16]
+    return hashlib.sha256(version + f"{jars} {jars.stat().st_mtime_ns}{first}".encode()).hexdigest()[:16]

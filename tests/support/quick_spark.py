@@ -40,7 +40,9 @@ def _archive(folder: Path) -> ClassArchive:
     assert found is not None
     assert found.submodule_search_locations
     jars = Path(found.submodule_search_locations[0], "jars")
-    return ClassArchive(folder, "spark", find_java(), jars)
+    from kzconsumer_spark.worker.spark_session import with_jars_first  # with PySpark, which other tests do without
+
+    return ClassArchive(folder, "spark", find_java(), jars, with_jars_first(None, jars))
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from kzconsumer_spark.executors import task_files
 from kzconsumer_spark.executors.task_files import TaskFiles, TaskWriter, nowhere
 from kzconsumer_spark.ranges.batch import TAGS
 from kzconsumer_spark.ranges.staged_files import RangeFiles, StagedFiles
+from kzconsumer_spark.worker.spark_session import JARS_FIRST, with_jars_first
 from kzconsumer_spark.worker_protocol.messages import ToFiles
 from tests.spark.spark.test_spark_destinations import Shaping
 from tests.support.extent import NIGHTLY
@@ -117,3 +119,11 @@ def test_java_reads_what_tasks_have_fetched_without_checks_of_its_own(spark: Spa
     assert java is not None
     assert not java.org.apache.arrow.memory.BoundsChecking.BOUNDS_CHECKING_ENABLED
     assert not java.org.apache.arrow.vector.NullCheckingForGet.NULL_CHECKING_ENABLED
+
+
+def test_java_looks_for_classes_first_where_most_of_them_are(spark: SparkSession) -> None:
+    java = spark.sparkContext._jvm
+    assert java is not None
+    path = [Path(each).name for each in java.java.lang.System.getProperty("java.class.path").split(os.pathsep)]
+    assert [jar for jar, name in zip(JARS_FIRST, path, strict=False) if name.startswith(jar)] == list(JARS_FIRST)
+    assert with_jars_first("/mine.jar", Path("/none")) == "/mine.jar"
