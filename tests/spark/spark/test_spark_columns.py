@@ -127,10 +127,10 @@ def test_text_and_json_are_columns_for_select_and_where(session: SparkSession, t
 
 def test_all_columns_and_more(session: SparkSession, tmp_path: Path) -> None:
     """`*` includes a destination's own columns, which still occur only once."""
-    case = Case(session, tmp_path, select="*, offset + 1 AS next")
+    case = Case(session, tmp_path, select="*, offset + 1 AS next, 'first line\nUnion of others' AS text")
     frame, parts = placed_frame(session, tmp_path / "records", values(b"a"))
     shaped = case.shaping.shape(frame.selectExpr("*", "topic AS _kz_topic", "partition AS _kz_partition"), parts)
-    assert shaped.frame.columns == [*frame.columns, "next", "_kz_topic", "_kz_partition"]
+    assert shaped.frame.columns == [*frame.columns, "next", "text", "_kz_topic", "_kz_partition"]
     assert [(row["next"], row["_kz_topic"], row["_kz_partition"]) for row in rows(shaped.frame)] == [(1, "t", 0)]
 
 
@@ -363,6 +363,7 @@ JSON = FieldOptions(format="json", schema="id BIGINT")
         ({"select": "value.*, ofset"}, r"select: .*`ofset`.*Did you mean.*`offset`"),
         ({"select": "value.* FROM elsewhere"}, r"select: \[PARSE_SYNTAX_ERROR\]"),
         ({"select": "count(*)"}, r"select: makes each row of one record, which aggregate does not"),
+        ({"select": "(SELECT max(offset) FROM records) AS most"}, r"select: .*which aggregate does not"),
         ({"select": "row_number() OVER (ORDER BY offset)"}, r"select: .*which window does not"),
         ({"select": "*, offset AS _kz_row"}, r"select: the column _kz_row needs another name: those with _kz_ are the"),
         ({"select": "offset AS a, partition AS A"}, r'select: the columns "a" and "A" are one to Spark'),

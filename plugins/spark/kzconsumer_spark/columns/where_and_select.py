@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
@@ -13,7 +13,7 @@ from kzconsumer_spark.worker_protocol.column_options import Columns
 
 VIEW = "records"
 OWN = "_kz_"  # prefix of a destination's own columns
-_NOT_BY_ROW = re.compile(r"^[ :+|-]*'?(Aggregate|Window|Sort|Join|Distinct|GlobalLimit|Union)\b", re.MULTILINE)
+_NOT_BY_ROW: Final = frozenset({"Aggregate", "Window", "Sort", "Join", "Distinct", "GlobalLimit", "Union"})
 
 
 class SqlFault(ConfigError):
@@ -58,8 +58,9 @@ def apply(frame: DataFrame, columns: Columns) -> DataFrame:
         raise SqlFault("select", _line(error)) from error
     finally:
         session.catalog.dropTempView(VIEW)
-    if found := _NOT_BY_ROW.search(selected._jdf.queryExecution().analyzed().toString()):
-        raise SqlFault("select", f"makes each row of one record, which {found[1].lower()} does not")
+    plan = selected._jdf.queryExecution().analyzed()
+    if (found := next((each for each in _nodes(plan) if each in _NOT_BY_ROW), None)) is not None:
+        raise SqlFault("select", f"makes each row of one record, which {found.lower()} does not")
     given = [name for name in selected.columns if name not in kept and name not in own.values()]
     if refused := [name for name in given if name.casefold().startswith(OWN)]:
         raise SqlFault("select", f"the column {refused[0]} needs another name: those with {OWN} are the sink's own")
@@ -69,6 +70,14 @@ def apply(frame: DataFrame, columns: Columns) -> DataFrame:
             raise SqlFault("select", f'the columns "{other}" and "{name}" are one to Spark: give one another name')
         spelled[name.casefold()] = name
     return selected.drop(*own.values()).withColumnsRenamed(kept) if own else selected
+
+
+def _nodes(plan: Any) -> Iterator[str]:
+    """The names of a plan's nodes, also of those of subqueries. The plan as text has the texts of `select`, too."""
+    yield plan.nodeName()
+    for inner in (plan.children(), plan.innerChildren()):
+        for number in range(inner.size()):
+            yield from _nodes(inner.apply(number))
 
 
 def _query(select: str, kept: Mapping[str, str]) -> str:
