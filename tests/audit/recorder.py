@@ -84,5 +84,6 @@ def _processor_time() -> float:
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Before `conftest` imports modules of ours. In the process that distributes the tests nothing is executed."""
-    if not getattr(early_config.known_args_namespace, "numprocesses", None):
+    distributes = getattr(early_config.known_args_namespace, "numprocesses", None)  # also true where it runs them
+    if not distributes or "PYTEST_XDIST_WORKER" in os.environ:
         early_config.pluginmanager.register(Recorder(Path(os.environ[FOLDER])))

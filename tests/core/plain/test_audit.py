@@ -239,8 +239,8 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
 
 @only_nightly
 def test_the_tests_of_a_line_judge_its_bugs(tree: Tree, tmp_path: Path) -> None:
-    """In a copy of the tree, with the tests of one assignor."""
-    reach = record(tree, tmp_path / "reach", ["tests/core/plain/test_assignor_range.py"], jobs=1)
+    """In a copy of the tree, with the tests of one assignor, in two processes as is usual."""
+    reach = record(tree, tmp_path / "reach", ["tests/core/plain/test_assignor_range.py"], jobs=2)
     file = "kzconsumer/assignors.py"
     source = (ROOT / file).read_text()
     (bug,) = [each for each in mutations(file, source) if each.before == "<"]

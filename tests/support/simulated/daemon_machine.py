@@ -242,7 +242,7 @@ class DaemonMachine(ServersMachine):
 
     @rule(unseen=st.booleans(), wait=WAITS)
     def recreate_topic(self, unseen: bool, wait: float) -> None:
-        """Daemons that write exactly once find out by its records if no watch reports it."""
+        """Daemons that write exactly once find out by its records if its watch is late."""
         self.daemons.recreate("t", 2, unseen=unseen and self.daemons.replayable)
         if unseen:
             self.group.logs.burst(40)
