@@ -134,6 +134,7 @@ def test_values_of_every_kind_are_read() -> None:
         ("free", 1, "free: 1 is not a table"),
         ("maybe", 1, "maybe: 1 is not text"),
         ("either", 1.5, "either: 1.5 is not text and is not a whole number"),
+        ("either", None, "either: null is not text and is not a whole number"),
         ("coutn", 1, "coutn: unknown key; did you mean count?"),
         ("RATIO", 1, "RATIO: unknown key; did you mean ratio?"),
     ],

@@ -93,6 +93,8 @@ def _followed(at: Scene, folder: Path) -> Iterator[str]:
         yield from ("", f"top --of {name}", *lines({"lost": feed.lost is not None, "reason": feed.reason}))
         for document in feed.documents.values():
             yield from lines(document)
+    logged = ((each["level"], each["event"], each.get("reason")) for each in at.group.events)
+    yield from ("", "log", *(f"  {level} {event}: {reason}" for level, event, reason in dict.fromkeys(logged)))
 
 
 async def got(exporter: Exporter, folder: Path, *paths: str) -> list[str]:
