@@ -95,3 +95,23 @@ def test_a_lower_offset_that_another_member_has_stored_counts() -> None:
         assert group.world.pass_time(5.0, lambda: int(group.ensemble.tree.node(offset).data) > before)
         assert partition in member.held
         assert RESTORED not in {event["event"] for event in group.events}
+
+
+def test_an_id_that_another_process_takes_over_at_once_loses_nothing() -> None:
+    """While its member is suspended. Both count as one member then: claims are made once, whoever makes them."""
+    with simulated_group(1, reset="largest", looks="3s") as group:
+        group.logs.grow("t", 3)
+        members = [group.join("a", {"t": 1}, 0.01, in_batches=False)]
+        group.world.pass_time(8.0)
+        group.freeze(members[0], 1.5)
+        group.delete_registration(members[0])
+        members.append(group.join("a", {"t": 1}, 0.01, in_batches=False))
+        for _ in range(2):
+            group.logs.burst(20)
+            group.world.pass_time(2.0)
+        assert group.ensemble.tree.node(group.paths.member(members[0].consumer)).owner == members[1].session
+        group.logs.stop()
+        group.world.pass_time(6.0)
+        group.check()
+        assert [group.promises.unfinished(each, group.logs.end(each)) for each in group.logs.partitions] == [""] * 3
+        assert sorted(len(each.owned) for each in members) == [0, 3]
