@@ -4,6 +4,7 @@
   finds table and owner in PostgreSQL).
 - Calls of the store, without deciding what is committed: `delta_log`, `iceberg_log` (with `iceberg_hive`),
   `jdbc_database` (connections, errors, staging tables).
-- `delta_columns`, `iceberg_columns` compare columns. What a table's history says of ranges: `table_history`.
+- `delta_columns`, `iceberg_columns` compare columns; the latter also reads a file's partition values. What a table's
+  history says of ranges: `table_history`.
 - `jdbc_writer` has Spark insert; `function_batch`: what a function is called with, and its steps.
 """
