@@ -282,8 +282,9 @@ class RangeOverlap(OSError):
         super().__init__(
             f"{part.topic}-{part.partition} [{part.first}, {part.until}) of epoch {part.epoch} is not published:"
             f" {found}. The group's offsets went back: by a tool that raises no reset epoch, a restored ZooKeeper or"
-            " deleted nodes. To continue after the published ranges: kzconsumer offsets reset GROUP --to-offset"
-            f" {end} --topic {part.topic}:{part.partition} --execute{republish}"
+            " deleted nodes. To continue after the published ranges: "
+            f"kzconsumer offsets reset GROUP --to-offset {end} --topic {part.topic}:{part.partition}"
+            f" --execute{republish}"
         )
 
 

@@ -89,6 +89,7 @@ async def consume(
     until_true: Callable[[], object],
     records: int = 1000,
     *,
+    max_time: str = "100ms",
     group: Mapping[str, str] = MappingProxyType({}),
     **offsets: str,
 ) -> None:
@@ -97,7 +98,7 @@ async def consume(
         {
             "zookeeper": {"connect": cluster.connect},
             "group": {"id": topic, **group},
-            "batch": {"max_records": records, "max_time": "100ms"},
+            "batch": {"max_records": records, "max_time": max_time},
             "offsets": offsets,
         }
     )

@@ -114,7 +114,8 @@ async def test_the_query_of_the_sink_reads_each_published_batch_once(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(range_source, "_WAIT_SECONDS", 0.05)
-    source = RangeSource({"path": str(tmp_path)})
+    assert RangeSource({"path": str(tmp_path)}).schema() == SCHEMA
+    source = RangeSource({"path": str(tmp_path), range_source.IN_ROWS: "true"})
     assert (source.name(), source.schema()) == (NAME, f"{SCHEMA}, {ACCOUNT} string")
     reader = source.streamReader(None)  # type: ignore[arg-type]
     assert isinstance(reader, RangeStreamReader)

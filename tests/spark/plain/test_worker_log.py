@@ -22,6 +22,7 @@ def test_lines_of_ours_and_warnings_have_the_form_of_the_daemons_log(
     monkeypatch.setattr(logging.root, "handlers", [])
     with warnings.catch_warnings():
         warnings.simplefilter("always")
+        logging.captureWarnings(False)  # a test before may have left it on, for another `showwarning`
         log_as_the_daemon("info", "json")
         try:
             get_logger("kzconsumer.spark").warning("table locked by another writer", seconds=3)

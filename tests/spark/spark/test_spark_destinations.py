@@ -373,7 +373,7 @@ def test_an_iceberg_table_of_shaped_rows_by_partitions(session: SparkSession, tm
     later = TableDestination(more, target, PERMITTED)
     assert (
         later.write(
-            frame_of(session, tmp_path / "records", 2, [msgspec.structs.replace(each, epoch=1) for each in ranges])
+            frame_of(session, tmp_path / "records", 2, [msgspec.structs.replace(each, epoch=3) for each in ranges])
         )[1]
         == 3
     )
