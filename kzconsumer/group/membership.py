@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import anyio
 
-from kzconsumer.errors import ConnectionLostError, GroupUnreadableError, NodeExistsError
+from kzconsumer.errors import ConnectionLostError, GroupUnreadableError, NodeExistsError, NoNodeError
 from kzconsumer.group.assignment import GroupSnapshot
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.registry import paths
@@ -54,6 +54,8 @@ class ConsumerRegistry:
         )
         try:
             await self._session.create(path, data, ephemeral=True)
+        except NoNodeError:  # somebody has deleted the group's nodes since they were made
+            await self.register(consumer, registration)
         except NodeExistsError:
             # A create whose reply was lost is repeated by the caller (`Membership.join`), and then finds its own node.
             # An earlier session of ours with the same id may have left such a node as well, and its end has to be

@@ -58,6 +58,24 @@ def test_a_consumer_id_that_does_not_get_free_is_an_error(held: str, lasts: floa
         assert said[1]["about"] == PATHS.member("g_x")
 
 
+def test_a_group_whose_nodes_are_deleted_as_a_member_registers_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        ensure = session.ensure
+
+        async def deleted_then(path: str) -> None:
+            await ensure(path)
+            monkeypatch.undo()
+            clients.ensemble.operate(Delete(path, -1))
+
+        monkeypatch.setattr(session, "ensure", deleted_then)
+        await member(session).join()
+        assert (await session.get(PATHS.member("g_x"))).stat.ephemeral_owner == session.id
+
+    clients.play(script)
+
+
 def test_a_consumer_id_that_gets_free_as_it_is_looked_at_is_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     clients, path = Clients(), PATHS.member("g_x")
 
