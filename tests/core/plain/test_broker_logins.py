@@ -1,4 +1,4 @@
-"""What becomes of a login at a broker: for how long it is good, and what an operator is told if there is none."""
+"""Logins at a broker: how long they remain valid, and which error is reported if a login fails."""
 
 from __future__ import annotations
 

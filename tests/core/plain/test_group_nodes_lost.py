@@ -98,7 +98,7 @@ def test_a_lower_offset_that_another_member_has_stored_counts() -> None:
 
 
 def test_an_id_that_another_process_takes_over_at_once_loses_nothing() -> None:
-    """While its member is suspended. Both count as one member then: claims are made once, whoever makes them."""
+    """Its member is suspended. The group counts both processes as one member, and each partition is claimed once."""
     with simulated_group(1, reset="largest", looks="3s") as group:
         group.logs.grow("t", 3)
         members = [group.join("a", {"t": 1}, 0.01, in_batches=False)]

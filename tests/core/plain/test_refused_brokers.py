@@ -69,7 +69,7 @@ async def test_a_broker_that_lets_us_in_again_is_refused_no_longer(monkeypatch: 
 async def test_why_there_is_no_connection_is_said_to_all_that_wait_for_it(
     reason: KzConsumerError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of them share one attempt. Whoever asks after it has failed begins the next one."""
+    """Concurrent requests share one attempt. A request after it has failed starts the next attempt."""
     attempts = [0]
 
     async def open_none(*_: object, **__: object) -> BrokerConnection:

@@ -1,6 +1,6 @@
 """What clients send with tokens and tickets, and what they say if they cannot: SASL OAUTHBEARER and GSSAPI.
 
-Kerberos itself is tested with a KDC (servers/test_kerberos.py): here its library is told what the server has sent.
+Kerberos itself is tested with a KDC (servers/test_kerberos.py). These tests pass the server's messages to its library.
 """
 
 from __future__ import annotations

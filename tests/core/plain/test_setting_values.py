@@ -1,7 +1,7 @@
 """What each key of the file accepts, and what is said of everything else: `setting_values.txt` has all of it.
 
-Keys of one type are listed together. After a change that is meant, `python -m
-tests.core.plain.test_setting_values` writes the page anew.
+Keys of one type are listed together. After an intended change, `python -m
+tests.core.plain.test_setting_values` rewrites the page.
 """
 
 from __future__ import annotations

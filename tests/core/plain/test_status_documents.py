@@ -1,8 +1,8 @@
 """All that the status server says of one member, to the letter: `status_documents.txt` has its documents and metrics.
 
 Every figure of the report is another one, and of partitions there is one in each state, so that nothing can stand in
-the place of something else. After a change that is meant, `python -m tests.core.plain.test_status_documents` writes the
-page anew.
+the place of something else. After an intended change,
+`python -m tests.core.plain.test_status_documents` rewrites the page.
 """
 
 from __future__ import annotations

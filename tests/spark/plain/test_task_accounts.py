@@ -110,9 +110,9 @@ def test_on_the_drivers_machine_accounts_are_lines_of_a_file_and_rows_are_as_the
     cut_short = PartReading(ALL.range).noting_account(map(spark_columns, ALL.batches), file)
     assert next(cut_short).num_rows
     del cut_short
-    told = part_accounts(file.read_text().splitlines())
-    assert told[:2] == [account(span(0, 0, 10)), account(span(0, 10, 30))]
-    assert [(each.range, each.contents.records) for each in told[2:]] == [(span(0, 40, 50), 0)]
+    found = part_accounts(file.read_text().splitlines())
+    assert found[:2] == [account(span(0, 0, 10)), account(span(0, 10, 30))]
+    assert [(each.range, each.contents.records) for each in found[2:]] == [(span(0, 40, 50), 0)]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """All that an exporter and `top --of` say of groups in which something is wrong, to the letter: `exporter_pages.txt`.
 
-After a change that is meant, `python -m tests.tools.plain.test_exporter_pages` writes the page anew.
+After an intended change, `python -m tests.tools.plain.test_exporter_pages` rewrites the page.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """All that `sink verify` says of a destination in which everything is wrong, to the letter: `proof_page.txt`.
 
-After a change that is meant, `python -m tests.tools.plain.test_proof_page` writes the page anew.
+After an intended change, `python -m tests.tools.plain.test_proof_page` rewrites the page.
 """
 
 from __future__ import annotations

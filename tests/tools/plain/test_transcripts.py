@@ -1,8 +1,8 @@
 """What commands print about clusters in which much is wrong, to the letter: `transcripts` has a page for each scene.
 
 A line `$ kzconsumer ...` is a command, an exit status other than 0 stands behind its output. The clusters are
-simulated; a transcript is read by a person once, and from then on it is the oracle of every figure in it. After a
-change that is meant: `python -m tests.tools.plain.test_transcripts` writes the pages anew, and `git diff` shows what
+simulated; a transcript is read by a person once, and from then on it is the oracle of every figure in it. After an
+intended change, `python -m tests.tools.plain.test_transcripts` rewrites the pages, and `git diff` shows what
 has changed.
 """
 
