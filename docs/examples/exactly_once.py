@@ -28,6 +28,8 @@ create table if not exists progress (
 BEGIN = "insert into progress values (%s, %s, %s, %s, %s) on conflict do nothing"
 LOCK = """select until from progress
     where (topic, partition, incarnation, epoch) = (%s, %s, %s, %s) for update"""
+# Rows of a later epoch are of after a reset that this member does not know: ZooKeeper is a copy of before it.
+LATER = "select max(epoch) from progress where (topic, partition, incarnation) = (%s, %s, %s) and epoch > %s"
 ADVANCE = "update progress set until = %s where (topic, partition, incarnation, epoch) = (%s, %s, %s, %s)"
 
 
@@ -45,6 +47,9 @@ async def write(transaction: psycopg.AsyncConnection, part: RangeData) -> None:
     (until,) = await (await transaction.execute(LOCK, name)).fetchone() or (part.first,)
     if until < part.first:
         raise RuntimeError(f"{part.topic} {part.partition}: rows up to {until}, expected {part.first}: went back?")
+    (later,) = await (await transaction.execute(LATER, name)).fetchone() or (None,)
+    if later is not None:
+        raise RuntimeError(f"{part.topic} {part.partition}: rows of epoch {later}, this is {part.epoch}: went back?")
     orders = [json.loads(message.value or b"") for message in part.messages() if message.offset >= until]
     async with transaction.cursor() as cursor:
         await cursor.executemany("insert into orders values (%s, %s)", [(each["id"], each["cents"]) for each in orders])
