@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+import pyarrow as pa
+
 from kzconsumer.records import compression as L
 from kzconsumer.records import decode as decoder
 from kzconsumer.records.compression import Scratch
@@ -64,6 +66,16 @@ def plain(decoded: Decoded) -> tuple[list[Row], int, bool, bool]:
     return rows, decoded.next_offset, decoded.incomplete, decoded.corrupt is not None
 
 
+def idle(decoded: Decoded) -> list[str]:
+    """Columns that say of each value whether it is there, though all are: what a bad batch has left behind."""
+    batch = decoded.records.columns()
+    headers = batch.column("headers")
+    assert isinstance(headers, pa.ListArray)
+    assert isinstance(headers.values, pa.StructArray)
+    columns = {**{name: batch.column(name) for name in batch.schema.names}, "header": headers.values.field("value")}
+    return [name for name, column in columns.items() if column.buffers()[0] is not None and not column.null_count]
+
+
 def plain_rows(decoded: Decoded) -> tuple[list[Row], int, bool, bool]:
     """The same, by way of messages."""
     rows = [
@@ -86,7 +98,10 @@ def seeds() -> list[bytes]:
 
         records = [
             Record(
-                field([0, 1, 8, 70]), field([0, 5, 100, 300]), tuple(header() for _ in range(rng.choice([0, 0, 1, 3])))
+                field([0, 1, 8, 70]),
+                field([0, 5, 100, 300]),
+                tuple(header() for _ in range(rng.choice([0, 0, 1, 3]))),
+                rng.choice([1_700_000_000_000, 1_700_000_000_005, -1]),
             )
             for _ in range(rng.choice([1, 2, 5, 9]))
         ]
@@ -186,7 +201,8 @@ def difference(
     kinds["hidden"] += followed.hidden > 0
     decoded = decode(placed, start, aborted)
     about = f"start {start}, aborted {aborted}, {data.hex()}"
-    return [f"{about}: {got} instead of {wanted}" for got in (plain(decoded), plain_rows(decoded)) if got != wanted]
+    found = [f"{about}: {got} instead of {wanted}" for got in (plain(decoded), plain_rows(decoded)) if got != wanted]
+    return found + [f"{about}: {name} has a bit for each value, and no null" for name in idle(decoded)]
 
 
 def differences(decode: Decode, cases: int, seed: int) -> tuple[list[str], Counter[str]]:

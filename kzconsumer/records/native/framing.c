@@ -57,7 +57,6 @@ static enum fault add_batch_of_magic_2(struct batches *batches, int64_t position
     int64_t base = load_i64(at);
     *batch = (struct batch){
         .position = position,
-        .end = end,
         .base = base,
         .last = base + load_i32(at + 23),
         .first_timestamp = load_i64(at + 27),
@@ -109,7 +108,6 @@ static enum fault add_message(struct batches *batches, const struct crc_tables *
     if (!wrapper && *in_run) {
         struct batch *run = &batches->at[batches->count - 1];
         if (run->magic == magic && run->attributes == attributes && offset > run->last) {
-            run->end = end;
             run->last = offset;
             run->count++;
             run->size = end - run->position;
@@ -122,7 +120,6 @@ static enum fault add_message(struct batches *batches, const struct crc_tables *
     int64_t timestamp = magic == 1 ? load_i64(at + 18) : NO_TIMESTAMP;
     *batch = (struct batch){
         .position = position,
-        .end = end,
         .last = offset,
         .first_timestamp = timestamp,
         .max_timestamp = timestamp,

@@ -39,7 +39,6 @@ enum {
 /* One batch of magic 2, one wrapper message, or one run of uncompressed messages of equal magic and attributes. */
 struct batch {
     int64_t position; /* first byte, relative to the response's records */
-    int64_t end;      /* first byte after it */
     int64_t base;     /* base offset; what is added to the inner offsets of a wrapper */
     int64_t last;     /* last offset it stands for, also when the record itself was compacted away */
     int64_t first_timestamp;

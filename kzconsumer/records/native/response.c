@@ -20,10 +20,11 @@ static void frame_response(struct response *response) {
 
 /* Whether the checksum of a magic 2 batch is right: 1 or 0, -1 with an exception. */
 static int checksum_matches(struct response *response, const struct batch *batch, PyObject *crc32c) {
-    PyObject *checked = PySequence_GetSlice(response->view, batch->position + CHECKED_FROM, batch->end);
+    int64_t end = batch->position + BATCH_HEADER + batch->size;
+    PyObject *checked = PySequence_GetSlice(response->view, batch->position + CHECKED_FROM, end);
     if (checked == NULL)
         return -1;
-    int release = batch->end - batch->position >= RELEASE_GIL_FOR_CHECKSUM_FROM;
+    int release = end - batch->position >= RELEASE_GIL_FOR_CHECKSUM_FROM;
     PyObject *found = PyObject_CallFunction(crc32c, "Oii", checked, 0, release);
     Py_DECREF(checked);
     if (found == NULL)
@@ -120,7 +121,8 @@ static enum fault open_wrapper(struct batch *batch, const struct crc_tables *tab
 /* Decompress one batch; `decompress` returns its body, or a text that says what is wrong. False with an exception. */
 static bool open_body(struct response *response, ptrdiff_t row, PyObject *decompress) {
     struct batch *batch = &response->batches.at[row];
-    PyObject *body = PySequence_GetSlice(response->view, batch->end - batch->size, batch->end);
+    int64_t first = batch->body - response->batches.data;
+    PyObject *body = PySequence_GetSlice(response->view, first, first + batch->size);
     if (body == NULL)
         return false;
     PyObject *opened = PyObject_CallFunction(decompress, "iiN", batch->attributes & CODEC_MASK, batch->magic, body);
@@ -157,23 +159,17 @@ bool open_bodies(struct response *response, int64_t start, int64_t limit, PyObje
         PyErr_NoMemory();
         return false;
     }
-    int64_t size = plan->size;
-    bool first = true;
+    int64_t size = 0; /* of the bodies so far */
     for (ptrdiff_t row = 0; row < batches->count; row++) {
         struct batch *batch = &batches->at[row];
         bool emptied = batch->magic == 2 && batch->size == 0; /* by compaction */
         if (batch->skip)
             continue;
-        if ((batch->attributes & CODEC_MASK) != 0 && !emptied) {
-            size -= batch->size;
-            if (!open_body(response, row, decompress))
-                return false;
-            if (row < batches->count) /* it could be opened */
-                size += batch->size;
-            if (size > limit && !first)
-                stop_before(batches, row);
-        }
-        first = false;
+        if ((batch->attributes & CODEC_MASK) != 0 && !emptied && !open_body(response, row, decompress))
+            return false;
+        if (size > 0 && batch->size > limit - size)
+            stop_before(batches, row);
+        size += batch->size;
     }
     *plan = plan_reading(batches, start, INT32_MAX); /* more does not fit into a column */
     stop_before(batches, plan->rows);

@@ -6,17 +6,19 @@ import ctypes
 import gc
 import gzip
 import struct
+import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from kzconsumer.records._native import allocated_bytes
+from kzconsumer.records._native import allocated_bytes, join
 from kzconsumer.records.columns import SCHEMA
 from kzconsumer.records.decode import Decoded, decode, scan_next_offset
-from kzconsumer.records.forms import NO_RECORDS
+from kzconsumer.records.forms import NO_RECORDS, DecodedRecords
 from tests.support.record_sets import (
     CODECS,
     LEGACY_CODECS,
@@ -235,7 +237,7 @@ class Mallinfo(ctypes.Structure):
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="another C library")
 @pytest.mark.parametrize("found", ["good", "corrupt", "hidden", "no room", "cut off"])
 def test_nothing_that_a_call_has_allocated_is_left(found: str) -> None:
-    """Not only columns, which `allocated_bytes` counts."""
+    """Neither memory of C, not only of columns, which `allocated_bytes` counts, nor Python objects."""
     many = b"".join(
         record_batch(
             [Record(b"k", b"v", ((b"\xff", b"h"),))], base_offset=n, codec="snappy", transactional=True, producer_id=1
@@ -246,21 +248,29 @@ def test_nothing_that_a_call_has_allocated_is_left(found: str) -> None:
     aborted, room = ([(1, 0)] * 50 if found == "hidden" else []), 100 if found == "no room" else None
 
     def call() -> None:
-        decode(memoryview(data), topic="t", partition=0, start=0, aborted=aborted, room=room)
+        records = decode(memoryview(data), topic="t", partition=0, start=0, aborted=aborted, room=room).records
+        assert scan_next_offset(memoryview(data), 0) > 0
+        assert records.columns().num_rows == sum(1 for _ in records.messages()) == len(records.slice(0))
+        if isinstance(records, DecodedRecords):
+            assert len(records.slice(1).joined([])) + 1 == len(records)
+            for other in (records.decoded, b""):
+                with suppress(ValueError, TypeError):
+                    join([records.decoded, other])  # type: ignore[list-item]
 
-    def in_use() -> int:
+    def in_use() -> tuple[int, int]:
+        gc.collect()
         mallinfo = ctypes.CDLL(None).mallinfo2
         mallinfo.restype = Mallinfo
-        return int(mallinfo().in_use)
+        return int(mallinfo().in_use), sys.getallocatedblocks()
 
     for _ in range(3):
         call()
-    gc.collect()
     before = in_use()
     for _ in range(50):
         call()
-    gc.collect()
-    assert in_use() - before < 50 * 200  # the decoder's smallest table of them takes eighty times as many
+    memory, objects = (now - then for now, then in zip(in_use(), before, strict=True))
+    assert memory < 50 * 200  # the decoder's smallest table of them takes eighty times as many
+    assert objects < 50
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import zlib
+from itertools import accumulate
 
 import pytest
 from crc32c import crc32c
@@ -213,15 +215,24 @@ def test_the_wrong_lz4_header_checksum_is_not_accepted_in_magic_2() -> None:
 
 
 def test_decoding_stops_before_the_bodies_exceed_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(L, "MAX_BODY", 10_000)
-    for codec in ("none", "zstd"):
-        data = b"".join(record_batch([Record(None, bytes(3000))], base_offset=n, codec=codec) for n in range(5))
-        decoded = run(data)
-        assert (len(decoded.records), decoded.next_offset, decoded.corrupt) == (3, 3, None)
-        assert scan_next_offset(memoryview(data), 0) == 5
-        rest = run(data, 3)
-        assert (rest.next_offset, rest.corrupt) == (5, None)
-    skipped = record_batch([Record(None, b"")], base_offset=0)
-    large = record_batch([Record(None, bytes(9000))], base_offset=1, codec="zstd")
-    decoded = run(skipped + large + record_batch([Record(None, bytes(5000))], base_offset=2), 1)
-    assert decoded.next_offset > 1
+    """But not before the first that is wanted. Compressed ones count twice: as they came, and once they are opened."""
+    chance = random.Random(1)
+    for _ in range(300):
+        start = chance.choice([0, 0, 1])
+        chosen: list[tuple[int, Codec]] = [
+            (chance.choice([0, 9, 50, 90]), chance.choice(["none", "zstd"])) for _ in range(5)
+        ]
+        pairs = [
+            [record_batch([Record(None, bytes(size))], base_offset=n, codec=each) for each in ("none", codec)]
+            for n, (size, codec) in enumerate(chosen)
+        ]
+        sizes = [[len(each) - L.BATCH_HEADER for each in pair] for pair in pairs]
+        limit = sum(opened for opened, _ in chance.sample(sizes, 2)) + chance.choice([-1, 0, 1])
+        sums = [list(accumulate(each)) for each in zip(*sizes[start:], strict=True)]
+        fitting = sum(max(both) <= limit for both in zip(*sums, strict=True))
+        monkeypatch.setattr(L, "MAX_BODY", limit)
+        data = b"".join(came for _, came in pairs)
+        decoded = decode(memoryview(data), topic="events", partition=7, start=start, largest_body=1000)
+        until = start + max(fitting, 1)
+        assert (len(decoded.records), decoded.next_offset, decoded.corrupt) == (until - start, until, None)
+        assert scan_next_offset(memoryview(data), start) == 5
