@@ -27,10 +27,13 @@ _SLIPS: Final = (
 )
 _NUMBER: Final = re.compile(r"(?<![\w.\"'])\d+(?![\w.\"'])")
 _COMMENT: Final = re.compile(r"//|/\*")
+# A jump may be forgotten, too; but without the last `return` of a function its result is whatever the compiler likes.
 _STATEMENT: Final = re.compile(
-    r"^ {4,}(?!return|break|continue|goto|case|default|const|static|if|for|while|else|\})[^;{}]*;$"
+    r"^(?: {4}(?!return\b)| {5,})(?! )(?!(?:case|default|const|static|if|for|while|else)\b|\})[^;{}]*;$"
 )
-_DECLARES: Final = re.compile(r"^ +(?:\w+ )+\*{0,2}\w+(?:\[\w*\])?(?: = |;|, )")
+_BEFORE_STATEMENT: Final = re.compile(r"([;{}:)]|\belse|_ALLOW_THREADS)$")
+"""What the line before a statement ends with: other lines are continued, and what is left of them is no C."""
+_DECLARES: Final = re.compile(r"^ +(?!return\b|goto\b| )(?:\w+ )+\*{0,2}\w+(?:\[\w*\])?(?: = |;|, )")
 
 
 def mutations(file: str, source: str) -> list[Mutation]:
@@ -41,16 +44,19 @@ def mutations(file: str, source: str) -> list[Mutation]:
 def _every(file: str, source: str) -> Iterator[Mutation]:
     begin = 0
     commented = False
+    before = ""
     for number, line in enumerate(source.splitlines(keepends=True), 1):
         code = "" if commented else _COMMENT.split(line)[0].rstrip()
         if not code.startswith("#") and code[:1] in (" ", "\t"):
-            for name, start, before, after in _of_line(code):
-                yield Mutation(file, name, "", number, number, begin + start, before, after)
+            for name, start, text, after in _of_line(code, whole=bool(_BEFORE_STATEMENT.search(before))):
+                yield Mutation(file, name, "", number, number, begin + start, text, after)
+        before = code.strip() or before
         commented = "*/" not in line if commented else line.rfind("/*") > line.rfind("*/")
         begin += len(line)
 
 
-def _of_line(code: str) -> Iterator[tuple[str, int, str, str]]:
+def _of_line(code: str, *, whole: bool) -> Iterator[tuple[str, int, str, str]]:
+    """Operators with place, text before and after. `whole`: a statement that ends in this line begins in it."""
     bare = re.sub(r'"(?:[^"\\]|\\.)*"', lambda found: '"' * len(found[0]), code)
     for name, pattern, after in _SLIPS:
         for found in pattern.finditer(bare):
@@ -59,6 +65,6 @@ def _of_line(code: str) -> Iterator[tuple[str, int, str, str]]:
         yield "constant", found.start(), found[0], str(int(found[0]) + 1)
         if int(found[0]) > 0:
             yield "constant", found.start(), found[0], str(int(found[0]) - 1)
-    if _STATEMENT.match(bare) and not _DECLARES.match(bare):
+    if whole and _STATEMENT.match(bare) and not _DECLARES.match(bare):
         at = len(code) - len(code.lstrip())
         yield "statement removed", at, code[at:], ";"

@@ -125,6 +125,24 @@ def test_slips_in_c() -> None:
     assert {each.first for each in c_operators.mutations("f.c", source)} == {3, 4}
 
 
+def test_statements_of_c_that_are_removed() -> None:
+    """Whole ones: not what a line continues. Jumps as well, but for the last `return`."""
+    source = """static int f(int a) {
+    int b = g(a);
+    if (a)
+        return b;
+    while (h(a,
+             b))
+        break;
+    k(a,
+      b);
+    return a;
+}
+"""
+    removed = {each.before for each in c_operators.mutations("f.c", source) if each.operator == "statement removed"}
+    assert removed == {"return b;", "break;"}
+
+
 def slip(line: int, name: str = "comparison") -> Mutation:
     return Mutation("f.py", name, "f", line, line, line, "<", name)
 
