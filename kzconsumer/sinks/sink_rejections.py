@@ -108,13 +108,14 @@ class Rejecting:
         owned: Mapping[TopicPartition, Progress],
         records: Sequence[Rejected],
     ) -> AsyncIterator[tuple[Progress, RejectedRecord]]:
+        """Of records that `_check` has let pass."""
         for record in records:
             at = TopicPartition(record.topic, record.partition)
-            progress = owned.get(at)
-            message = await self._message(progress, parts[progress], record.offset) if progress is not None else None
-            if progress is not None and progress.lost:
+            progress = owned[at]
+            message = await self._message(progress, parts[progress], record.offset)
+            if progress.lost:
                 continue  # the next owner rejects it
-            if progress is None or message is None:
+            if message is None:
                 raise _not_in_batch(record)
             yield progress, RejectedRecord(message, record.error_class, record.reason)
 

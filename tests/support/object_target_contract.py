@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import shutil
 import time
 from collections.abc import Callable
@@ -53,14 +54,23 @@ def planned(number: int, first: int = 0, until: int = 3, topic: str = "t") -> Ba
     return batch_range(topic, number, first, until)
 
 
-def staged(attempt: Path, part: BatchRange, text: str, *layout: str) -> StagedRange:
-    """One row in each directory of `layout`."""
+def staged(
+    attempt: Path, part: BatchRange, text: str, *layout: str, tasks_of: ObjectTarget | None = None
+) -> StagedRange:
+    """One row in each directory of `layout`; put into the store by tasks of another machine, if its target is given."""
     found: list[tuple[Path, str]] = []
     for place in layout:
         file = attempt / f"{part.partition}-{len(found)}"
         pq.write_table(pa.table({"text": [text]}), file)
         found.append((file, f"{place}/{data_file(part)}" if place else data_file(part)))
-    return StagedRange(part, len(found), 0, found)
+    if tasks_of is None:
+        return StagedRange(part, len(found), 0, found)
+    put = pickle.loads(pickle.dumps(tasks_of.put(attempt)))
+    names = [f"of-a-task-{number}" for number in range(len(found))]
+    for (file, _), name in zip(found, names, strict=True):
+        put(file, name)
+        file.unlink()
+    return StagedRange(part, len(found), 0, found, names)
 
 
 def made(store: AnyStore, path: str | None = None, **options: object) -> ParquetSink:
@@ -194,8 +204,9 @@ class ObjectTargetContract:
 
         attempt = PrivateDirectory(one.attempts).path / "1"
         attempt.mkdir()
+        first = staged(attempt, planned(0), "first", "day=1", "day=a%2Fb é", tasks_of=one)
         with pytest.raises(TimeoutError):
-            one.publish([staged(attempt, planned(0), "first", "day=1", "day=a%2Fb é")], attempt, lost)
+            one.publish([first], attempt, lost)
         assert list(other.visible()) == []
         assert files(other, "parquet", True).leftovers == (
             "t-0[0..3) is decided for and not there yet: the next start, or the next write of it, finishes it",

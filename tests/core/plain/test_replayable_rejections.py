@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -32,6 +34,7 @@ from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.core.plain.test_rejections import fails
 from tests.core.plain.test_separating import offsets_of
 from tests.support.chunks import TOPIC, LeaseInHand, chunk, progress, put
+from tests.support.extent import seeds
 from tests.support.owned_ranges import Nothing, Owned
 from tests.support.plans import plan_of
 from tests.support.simulated.virtual_time import in_virtual_time
@@ -229,17 +232,6 @@ async def test_no_letter_is_written_if_the_policy_of_a_later_record_fails() -> N
     assert journal.events == []
 
 
-async def test_a_claim_that_is_lost_while_the_plan_is_stored_is_not_written() -> None:
-    claims = [progress(0), progress(1)]
-    journal = Journal(claims)
-    journal.lost_at_record = claims[0].close
-    queue = ChunkQueue(1 << 20)
-    put(queue, *(chunk(claim, 0, 2) for claim in claims))
-    async with running(runner_of(Table(journal, bad=[(0, 1)]), journal), [queue]):
-        await until(lambda: journal.made)
-    assert journal.events[-1] == "write [(1, [0, 1])]"
-
-
 async def test_the_policy_fail_names_the_record_and_takes_no_other_with_it(tmp_path: Path) -> None:
     """Also with a quarantine: it is for ranges that cannot be separated."""
     claim = progress(0)
@@ -268,56 +260,86 @@ async def test_what_only_the_destination_knows_is_found_and_rejected() -> None:
     ]
 
 
-@pytest.mark.parametrize("trial", [1, 3, 8])
-async def test_an_outage_during_the_search_rejects_nothing(trial: int) -> None:
-    claim = progress(0)
-    journal = Journal([claim])
-    queue = ChunkQueue(1 << 20)
-    put(queue, chunk(claim, 0, 50))
-    async with running(runner_of(Table(journal, refused=[(0, 7)], outage=trial), journal), [queue]) as task:
-        await fails(task, "connection refused")
-    assert (journal.events, claim.processed) == ([], 0)
+class Fickle(Table):
+    """Things happen at its trials, and two records may only be refused together."""
 
+    def __init__(self, journal: Journal, chance: random.Random, positions: Sequence[POSITION]) -> None:
+        def some(*numbers: int) -> list[POSITION]:
+            return chance.sample(positions, min(len(positions), chance.choice(numbers)))
 
-@pytest.mark.parametrize("trial", [1, 3, 8])
-async def test_a_search_that_fails_without_the_lease_is_repeated_with_it(trial: int) -> None:
-    """As a write is: the loss of the lease may be its reason."""
-    claim, lease = progress(0), LeaseInHand()
-    journal = Journal([claim])
-    journal.lease = lease
+        super().__init__(journal, some(0, 0, 1, 3), some(0, 1, 1, 4), outage=chance.choice((0, 0, 0, 1, 3, 8)))
+        self.together = {*some(0, 0, 2)}
+        self.happens = {chance.randint(1, 9): chance.choice(("lost", "lease")) for _ in range(chance.randrange(3))}
+        self._chance = chance
+        self._asked: list[set[POSITION]] = []
 
-    class Doubtful(Table):
-        async def trial(self, batch: Batch) -> None:
-            if self.trials == self.outage - 1:
+    async def write(self, batch: Batch) -> None:
+        assert at(batch) not in self._asked, "nothing of it has changed"
+        self._asked.append(at(batch))
+        await super().write(batch)
+
+    async def trial(self, batch: Batch) -> None:
+        await asyncio.sleep(0.1)
+        match self.happens.pop(self.trials + 1, ""):
+            case "lost":
+                self._chance.choice(self.journal.claims).close()
+            case "lease":
+                lease = self.journal.lease
+                assert isinstance(lease, LeaseInHand)
                 lease.lose()
-                asyncio.get_running_loop().call_later(0.02, lease.hold)
-            await super().trial(batch)
+                asyncio.get_running_loop().call_later(1, lease.hold)
+                raise SinkError("the lease was lost")
+        await super().trial(batch)
 
-    await written(Doubtful(journal, refused=[(0, 7)], outage=trial), journal, chunk(claim, 0, 50))
-    assert journal.events == [
-        "letter 0/7 b'v7' refused",
-        "plan 0 without 7",
-        f"write {[(0, [*range(7), *range(8, 50)])]}",
-    ]
+    def refuse(self, batch: Batch) -> None:
+        super().refuse(batch)
+        if self.together and self.together <= at(batch):
+            raise ContentRefusedError("the table: two rows of one key")
 
 
-async def test_a_search_that_fails_since_the_partition_is_lost_ends_no_member() -> None:
-    claims = [progress(0), progress(1)]
-    journal = Journal(claims[:1])
+@pytest.mark.parametrize("seed", seeds(60, 3000))
+def test_each_record_is_written_once_or_is_a_letter(seed: int) -> None:
+    """Whatever the destination refuses, and whatever happens during the search. A batch that fails has no effect."""
 
-    class Lost(Table):
-        async def trial(self, batch: Batch) -> None:
-            claims[0].close()
-            await super().trial(batch)
+    @in_virtual_time
+    async def play() -> None:
+        chance = random.Random(seed)
+        claims = [progress(number) for number in range(chance.randint(1, 3))]
+        ends = [chance.choice((1, 2, 20, chance.randint(1, 40))) for _ in claims]
+        positions = [(number, offset) for number, end in enumerate(ends) for offset in range(end)]
+        journal = Journal(claims)
+        sink = Fickle(journal, chance, positions)
+        if chance.random() < 0.2:
+            journal.lost_at_record = chance.choice(claims).close
+        queue = ChunkQueue(1 << 20)
+        put(queue, *(chunk(claim, 0, end) for claim, end in zip(claims, ends, strict=True)))
+        async with running(runner_of(sink, journal), [queue]) as task:
+            await asyncio.sleep(50)
+        why = [each for error in (task.exception(),) if error is not None for each in reasons(error)]
+        rows = [each for batch in sink.batches for each in at(batch)]
+        found = [re.fullmatch(r"letter (\d+)/(\d+) .*", event) for event in journal.events]
+        letters = [(int(each[1]), int(each[2])) for each in found if each is not None]
+        assert sorted({*rows, *letters}) == sorted(rows + letters), "once"
+        assert {*letters} <= sink.bad | sink.refused
+        for claim, end in zip(claims, ends, strict=True):
+            number = claim.topic_partition.partition
+            mine = [each for each in positions if each in rows and each[0] == number]
+            assert claim.processed == end or (not mine and (why or claim.lost))
+            if claim.processed == end:
+                aside = [offset for n, offset in letters if n == number]
+                assert len(mine) + len(aside) == end
+                assert journal.rejected.get(claim, "") == offset_list(spans_of(aside), 0)
+        if why:
+            assert sink.outage or sink.together
+            assert any("connection refused" in each or "the table" in each for each in why)
 
-    queue = ChunkQueue(1 << 20)
-    put(queue, chunk(claims[0], 0, 50))
-    async with running(runner_of(Lost(journal, refused=[(0, 7)], outage=1), journal), [queue]):
-        await until(lambda: journal.made)
-        journal.claims = claims[1:]
-        put(queue, chunk(claims[1], 0, 2))
-        await until(lambda: claims[1].processed == 2)
-    assert journal.events == ["write [(1, [0, 1])]"]
+    play()
+
+
+def reasons(error: BaseException) -> list[str]:
+    if not isinstance(error, BaseExceptionGroup):
+        return [str(error)]
+    return [text for each in error.exceptions for text in reasons(each)]
 
 
 class Slow(Table):
@@ -346,26 +368,6 @@ async def test_a_search_ends_when_the_partition_is_lost() -> None:
     async with running(runner_of(sink, journal), [queue]):
         await asyncio.sleep(60)
     assert (sink.begun, sink.trials, journal.events) == (3, 2, [])
-
-
-@pytest.mark.parametrize("lost", [0, 1])
-def test_of_a_batch_whose_search_loses_one_partition_the_rest_is_written(lost: int) -> None:
-    """The lost one may have had the refused record: that nothing else is found is no reason to stop."""
-
-    @in_virtual_time
-    async def play() -> None:
-        claims = [progress(0), progress(1)]
-        journal = Journal(claims)
-        sink = Slow(journal, refused=[(lost, 7)])
-        sink.claim = claims[lost]
-        queue = ChunkQueue(1 << 20)
-        put(queue, *(chunk(claim, 0, 20) for claim in claims))
-        async with running(runner_of(sink, journal), [queue]):
-            await asyncio.sleep(60)
-        assert claims[1 - lost].processed == 20
-        assert journal.events == [f"write {[(1 - lost, [*range(20)])]}"]
-
-    play()
 
 
 async def test_a_range_of_which_a_search_leaves_nothing_is_done() -> None:

@@ -220,7 +220,7 @@ async def test_a_run_does_not_end_on_what_nobody_has_answered(missing: str, monk
     losses = world.losses("smallest", None)
     lost = ConnectionLostError("x")
     if missing == "one log":
-        world.ends[B] = lost
+        world.ends[B], world.epoch_ends_of = lost, {B: EpochEnd(0, 2, 70)}
     elif missing == "one epoch":
         world.epoch_ends_of = {A: EpochEnd(0, 3, 95), B: lost}
     else:

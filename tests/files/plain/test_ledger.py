@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from structlog.testing import capture_logs
 
 from kzconsumer.model import RangeIdentity
 from kzconsumer_files import ledger, target_writer
@@ -21,7 +22,7 @@ from kzconsumer_files.fold_plan import FAN_OUT_BITS, Span, height
 from kzconsumer_files.holdings import files
 from kzconsumer_files.ledger import Folder
 from kzconsumer_files.publication import SetAside, StagedRange
-from kzconsumer_files.range_names import RangeOverlap, TargetOwner, aside_entry, data_file, range_name
+from kzconsumer_files.range_names import NotOurs, RangeOverlap, TargetOwner, aside_entry, data_file, range_name
 from kzconsumer_spark.worker_protocol.messages import BatchRange
 from tests.support.batch_ranges import batch_range
 from tests.support.published_spans import published_spans
@@ -344,13 +345,14 @@ def test_a_writer_folds_when_it_starts_and_after_so_many_ranges(
     """One fold at a time, in a thread. A fold that fails does not count, nor do ranges that are there already."""
     may_fold = threading.Event()
     folds: list[bool] = []
+    errors = {2: OSError("no space left"), 3: NotOurs("an entry cannot be read")}
     there: set[int] = set()
     fold = target.fold
 
     def counted() -> int:
         folds.append(may_fold.wait(60))
-        if len(folds) == 2:
-            raise OSError("no space left")
+        if len(folds) in errors:
+            raise errors[len(folds)]
         return fold()
 
     def stage(parts: Sequence[BatchRange], folder: Path) -> list[StagedRange]:
@@ -378,7 +380,11 @@ def test_a_writer_folds_when_it_starts_and_after_so_many_ranges(
     assert [written(number) for number in range(6)] == [0] * 6, "the first fold is running"
     may_fold.set()
     assert ended() == 1
-    assert [written(number) for number in (0, 5, 6, 7, 8, 8, 9, 10, 11)] == [1, 1, 2, 2, 2, 2, 3, 3, 3]
+    with capture_logs() as logs:
+        assert [written(number) for number in (0, 5, 6, 7, 8, 8, 9, 10, 11)] == [1, 1, 2, 2, 2, 2, 3, 3, 3]
     writing.close()
+    assert [(each["event"], each["error"]) for each in logs] == [
+        ("ledger not folded", str(error)) for error in errors.values()
+    ]
     assert target.missing([planned(number) for number in range(12)]) == []
     assert not any((target.path / "_kzconsumer" / "attempts").iterdir())

@@ -1,15 +1,17 @@
-"""What an object store must be able to do, and its errors as those of Python."""
+"""What an object store must be able to do, its errors as those of Python, and a target's state in it."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import obstore
 import pytest
 from obstore.exceptions import AlreadyExistsError, GenericError, PermissionDeniedError
 
-from kzconsumer_files.object_store import ObjectStore, StoreUnavailable
+from kzconsumer_files.object_store import ObjectStore, StateDirectory, StateFiles, StateObjects, StoreUnavailable
 from kzconsumer_files.range_names import NotOurs
 from tests.support.store_in_memory import Fault, StoreInMemory
 
@@ -92,3 +94,17 @@ def test_who_has_created_an_object_is_told_so_and_nobody_else(store: StoreInMemo
     other.remove(["name", "none"])
     assert other.create("name", b"2") is True
     assert one.read("name") == b"2"
+
+
+def test_state_is_the_same_in_a_directory_and_in_a_store(store: StoreInMemory, tmp_path: Path) -> None:
+    """Whatever else is in it, before and behind what is looked for."""
+    chance = random.Random(1)
+    both: list[StateFiles] = [StateDirectory(tmp_path), StateObjects(client(store), "_state")]
+    numbered = [f"layout-{number:06d}.json" for number in (1, 2, 10)]
+    names = ["attempts/1", "layout", "layout.json", *numbered, "layout_", "layouts/1", "ledger/t", "owner.json", "z"]
+    for _ in range(40):
+        name, wanted, data = chance.choice(names), chance.choice(names), chance.randbytes(3)
+        one, other = (
+            (each.create(name, data), each.read(wanted), each.names("layout-"), each.names("owner.")) for each in both
+        )
+        assert one == other

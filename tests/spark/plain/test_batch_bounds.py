@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
+from pathlib import Path
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
@@ -20,9 +21,16 @@ from kzconsumer_spark import GroupSource
 from tests.support.extent import seeds
 from tests.support.simulated.group import SimulatedGroup, simulated_group
 from tests.support.simulated.member import GROUP
+from tests.support.simulated.network import CONNECT
 from tests.support.simulated.query import COLUMNS, OPTIONS, programs_in, rows_of
 
 PARTITIONS = 3
+SETTINGS = """
+zookeeper.connect = "{}"
+group.id = "{}"
+subscription.topics = {{ t = 1 }}
+offsets.reset = "{}"
+"""
 EARLIEST, LATEST = -2, -1
 
 
@@ -72,24 +80,31 @@ def text(bound: dict[TopicPartition, int]) -> str:
 
 
 @pytest.mark.parametrize("seed", seeds(40, 2000))
-def test_a_batch_read_has_what_is_between_its_bounds(seed: int) -> None:
+def test_a_batch_read_has_what_is_between_its_bounds(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
     with simulated_group(seed, brokers=2) as group, programs_in(group):
         logs = Logs(group, chance)
-        options = {**OPTIONS, "minPartitions": str(chance.randint(1, 5))}
-        committed = chance.random() < 0.3
+        options = {"minPartitions": str(chance.randint(1, 5))}
+        committed = chance.random() < 0.5
+        reset, unknown = chance.choice(("smallest", "largest", "fail")), False
         if committed:
             first = {each: chance.randint(*logs.spans[each]) for each in logs.spans if chance.random() < 0.7}
             for each, at in first.items():
                 store(group, GroupPaths(GROUP).offset(each), at)
-            first = {each: first.get(each, begin) for each, (begin, _) in logs.spans.items()}
+            unknown = len(first) < len(logs.spans)
+            first = {each: first.get(each, span[reset == "largest"]) for each, span in logs.spans.items()}
+            options["config"] = str(tmp_path / "group.toml")
+            Path(options["config"]).write_text(SETTINGS.format(CONNECT, GROUP, reset))
         else:
+            options |= OPTIONS
             bound = logs.bound(chance, wrong=0.1)
             options["startingoffsets"] = text(bound)
             first = logs.offsets(bound)
         ends = logs.bound(chance, wrong=0.1)
         options["endingoffsets"] = text(ends)
         expected = logs.expected(first, logs.offsets(ends), committed=committed)
+        if unknown and reset == "fail":
+            expected = OffsetLostError
         source = GroupSource(CaseInsensitiveDict(options)).reader(COLUMNS)  # type: ignore[arg-type]
         if isinstance(expected, type):
             with pytest.raises(expected):

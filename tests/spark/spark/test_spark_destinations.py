@@ -223,6 +223,8 @@ def test_unshaped_records_below_the_users_directories(session: SparkSession, tmp
         *(("t.a", 0, n, b"v%d" % n) for n in range(2000)),
         *(("t.a", 1, n, b"odd") for n in (1, 3, 7)),
     ]
+    assert {each.parent.name for each in Path(to.path).glob("*/*.parquet")} == {"partition=0", "partition=1"}
+    assert not list(Path(to.path).glob("*.parquet"))
     destination.close()
 
 
