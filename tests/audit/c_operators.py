@@ -1,4 +1,4 @@
-"""The bugs that a program can make of the decoder's C sources: bounds, lengths, signs and steps, line by line."""
+"""The bugs that a program can make of the decoder's C sources and headers, line by line: bounds, lengths, signs."""
 
 from __future__ import annotations
 

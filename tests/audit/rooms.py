@@ -38,6 +38,8 @@ OUTSIDE: Final = (
 )
 """Modules and packages of `kzconsumer` that decide nothing of this: they show, name or hold something."""
 NATIVE: Final = "kzconsumer/records/native"
+_PYTHONS: Final = ("python_api.h", "stable_abi.h")
+"""Headers that say what Python has. Those of the decoder have functions and the sizes of all formats."""
 
 
 def rooms() -> list[str]:
@@ -47,8 +49,8 @@ def rooms() -> list[str]:
 def bugs_of(root: Path, room: str) -> list[Mutation]:
     """Every bug that the operators can make there."""
     if room == DECODER:
-        files, pattern, make = root / NATIVE, "*.c", c_operators.mutations
+        files, pattern, make = root / NATIVE, "*.[ch]", c_operators.mutations
     else:
         files, pattern, make = root / FOLDERS[room], "*.py", operators.mutations
-    found = [files] if files.is_file() else sorted(files.rglob(pattern))
+    found = [files] if files.is_file() else sorted(each for each in files.rglob(pattern) if each.name not in _PYTHONS)
     return [bug for file in found for bug in make(str(file.relative_to(root)), file.read_text())]
