@@ -277,7 +277,8 @@ class SessionLife:
         if link.lost.done():
             return link
         self._log_connection("connected", host=link.where, session=self.name, timeout=self.timeout, again=again)
-        # Watches before any request: the server keeps the order, so no reply overtakes a missed event.
+        # Watches before any request: the server keeps the order, so no reply overtakes a missed event. Only if it
+        # postpones them (`_restore`) events come a second late: meanwhile a lost partition is still handed out.
         chunks = list(self.watches.chunks(wire.WATCH_CHUNK))
         self._restoring = len(chunks)
         for chunk in chunks:

@@ -30,6 +30,7 @@ class DaemonFaults:
         self._group = daemons.group
         self.of_all_until = 0.0
         """As `SimulatedDaemon.troubled`, also of those that start meanwhile."""
+        self._postponed_until = 0.0
 
     def trouble(self, daemons: Iterable[SimulatedDaemon], seconds: float) -> None:
         """A fault of this duration affects them; each may lose its session and notice that late."""
@@ -106,13 +107,18 @@ class DaemonFaults:
     def overload_zookeeper(self, share: float, seconds: float) -> None:
         """Its servers do not execute so many of the requests."""
         self.trouble_all(seconds)
+        now = self._group.world.now
+        self._postponed_until = max(self._postponed_until, now + seconds)
+        for daemon in self._daemons.daemons:
+            if daemon.misled_until > now:
+                daemon.misled_until = max(daemon.misled_until, self._postponed_until + GRACE)
         self._group.ensemble.throttled = share
         self._group.world.after(seconds, lambda: setattr(self._group.ensemble, "throttled", 0.0))
 
     def delete_owner(self, partition: TopicPartition) -> None:
         """By mistake."""
         for daemon in self._daemons.daemons:
-            daemon.misled_until = self._group.world.now + GRACE
+            daemon.misled_until = max(self._group.world.now, self._postponed_until) + GRACE
         self._group.ensemble.operate(Delete(self._group.paths.owner(partition), -1))
 
     def delete_registration(self, daemon: SimulatedDaemon) -> None:

@@ -174,6 +174,7 @@ class SimulatedGroup:
         """ZooKeeper's servers do not execute so many of the requests."""
         for member in self.members:
             self.trouble(member, seconds)
+        self.promises.postponed(self.world.now + seconds)
         self.ensemble.throttled = share
         self._overloaded_until = max(self._overloaded_until, self.world.now + seconds)
         self.world.after(seconds, lambda: setattr(self.ensemble, "throttled", 0.0))
