@@ -187,9 +187,12 @@ class Rebalancer:
                 self._watches.reread()  # the timer is for events that did not come
             try:
                 complete = not (reasons or retry) or await self._attempt(reasons or ["retry"])
+                if complete:
+                    retry = 0.0  # a look that is interrupted is repeated soon, however many attempts had failed before
                 if self._reconciler.due:
                     await self._look_after()
-                retry = 0.0 if complete else longer(retry)
+                if not complete:
+                    retry = longer(retry)
             except NotPermittedError:
                 raise  # waiting does not help, and meanwhile our partitions would have no owner
             except (ConnectionLostError, CoordinatorError, BrokersUnreachableError, ZooKeeperError) as error:

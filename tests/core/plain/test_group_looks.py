@@ -13,7 +13,7 @@ from unittest import mock
 
 import pytest
 
-from kzconsumer.errors import SessionExpiredError
+from kzconsumer.errors import ConnectionLostError, SessionExpiredError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.group.fitness import FIRST_HOLD_DOWN, UNFIT_AFTER
 from kzconsumer.group.owned_partitions import VERIFIED_AT_ONCE, OwnedPartitions
@@ -93,6 +93,29 @@ def test_an_owner_node_of_ours_without_a_claim_is_released(looks: str) -> None:
         assert group.world.pass_time(LONG_ENOUGH, lambda: taken in second.owned) == (looks == OFTEN)
         if looks == OFTEN:
             group.check()
+
+
+def test_a_look_that_is_interrupted_is_soon_repeated_also_after_attempts_that_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rebalance before it was complete, so nothing is left of the pauses between the attempts before that."""
+    looked, times = Reconciler.look, list[float]()
+
+    async def look(self: Reconciler, expected: Mapping[TopicPartition, ConsumerThreadId] | None) -> bool:
+        if group.paths.member("unreadable") not in group.ensemble.tree.nodes:
+            times.append(group.world.now)
+            if len(times) == 1:
+                raise ConnectionLostError("its connection breaks")
+        return await looked(self, expected)
+
+    with simulated_group(1, looks="500ms") as group:
+        group.logs.grow("t", PARTITIONS)
+        joined(group, "a")
+        group.poison(12.0)
+        monkeypatch.setattr(Reconciler, "look", look)
+        assert group.world.pass_time(20, lambda: len(times) == 2)
+        assert logged(group, "rebalance interrupted")
+        assert times[1] - times[0] < 1.5
 
 
 def test_an_owner_node_of_ours_is_found_among_many_of_others() -> None:

@@ -306,8 +306,9 @@ class SimulatedGroup:
             self.promises.violated(f"logged at rest: {noise}")
         if self.settled():
             self.promises.violated(f"did not stay at rest: {self.settled()}")
-        if rebalances != {member.name: member.rebalances for member in self.members if member.active}:
-            self.promises.violated("a member at rest rebalanced")
+        now = {member.name: member.rebalances for member in self.members if member.active}
+        if rebalanced := {name: count - rebalances[name] for name, count in now.items() if count != rebalances[name]}:
+            self.promises.violated(f"rebalances at rest: {rebalanced}")
         for member in self.members:
             if member.active and (silent := unreported(self.ensemble.tree, member, self.events)):
                 self.promises.violated(silent)

@@ -116,6 +116,12 @@ class Member(RebalanceListener):
         return sessions_of(self.connector).counters.rebalances.counts.total() if self.connector is not None else 0
 
     @property
+    def settled(self) -> bool:
+        """Whether its last rebalance was complete, and no other one is due."""
+        member = sessions_of(self.connector).member if self.connector is not None else None
+        return member is not None and member._rebalancer.settled
+
+    @property
     def session(self) -> int:
         """The id of its present ZooKeeper session, 0 without one."""
         session = sessions_of(self.connector).session if self.connector is not None else None

@@ -55,6 +55,8 @@ def unsettled(
             return f"{member.name} holds {listed(member.held)}, not {listed(wanted)}"
         if member.owned != set(wanted):
             return f"{member.name} was notified of {listed(member.owned)}, not {listed(wanted)}"
+        if not member.settled:
+            return f"{member.name} has a rebalance to make, or to repeat"
     for member in active.values():
         if member.in_hand:
             return f"{member.name} still works on {len(member.in_hand)} batches or records"
