@@ -89,6 +89,8 @@ class SimulatedDaemon:
         """Its lines are."""
         self.troubled = 0.0
         """The end of the time in which a fault may explain its behaviour."""
+        self.late_until = 0.0
+        """The end of the faults because of which it may learn only later what others change."""
         self.misled_until = 0.0
         """Until then it may not know that somebody has deleted its nodes."""
         self.observer: SeenObserver | None = None

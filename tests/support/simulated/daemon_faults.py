@@ -30,13 +30,15 @@ class DaemonFaults:
         self._group = daemons.group
         self.of_all_until = 0.0
         """As `SimulatedDaemon.troubled`, also of those that start meanwhile."""
-        self._postponed_until = 0.0
 
     def trouble(self, daemons: Iterable[SimulatedDaemon], seconds: float) -> None:
         """A fault of this duration affects them; each may lose its session and notice that late."""
-        until = self._group.world.now + seconds + 2 * SESSION_TIMEOUT
+        now = self._group.world.now
         for daemon in daemons:
-            daemon.troubled = max(daemon.troubled, until)
+            daemon.troubled = max(daemon.troubled, now + seconds + 2 * SESSION_TIMEOUT)
+            daemon.late_until = max(daemon.late_until, now + seconds)
+            if daemon.misled_until > now:
+                daemon.misled_until = max(daemon.misled_until, daemon.late_until + GRACE)
 
     def trouble_all(self, seconds: float) -> None:
         self.trouble(self._daemons.daemons, seconds)
@@ -107,18 +109,13 @@ class DaemonFaults:
     def overload_zookeeper(self, share: float, seconds: float) -> None:
         """Its servers do not execute so many of the requests."""
         self.trouble_all(seconds)
-        now = self._group.world.now
-        self._postponed_until = max(self._postponed_until, now + seconds)
-        for daemon in self._daemons.daemons:
-            if daemon.misled_until > now:
-                daemon.misled_until = max(daemon.misled_until, self._postponed_until + GRACE)
         self._group.ensemble.throttled = share
         self._group.world.after(seconds, lambda: setattr(self._group.ensemble, "throttled", 0.0))
 
     def delete_owner(self, partition: TopicPartition) -> None:
         """By mistake."""
         for daemon in self._daemons.daemons:
-            daemon.misled_until = max(self._group.world.now, self._postponed_until) + GRACE
+            daemon.misled_until = max(self._group.world.now, daemon.late_until) + GRACE
         self._group.ensemble.operate(Delete(self._group.paths.owner(partition), -1))
 
     def delete_registration(self, daemon: SimulatedDaemon) -> None:

@@ -85,6 +85,7 @@ class SimulatedGroup:
         self.members.append(member)
         if (until := max(self._no_leader_until, self._overloaded_until)) > self.world.now:
             self.trouble(member, until - self.world.now)
+            self.promises.late(member, until)
         known_as = structs.replace(self._settings.group, consumer_id=name)
         settings = structs.replace(self._settings, group=known_as)
         member.task = process.create_task(member.run(settings))
@@ -121,6 +122,7 @@ class SimulatedGroup:
     def freeze(self, member: Member, seconds: float) -> None:
         """As SIGSTOP and SIGCONT."""
         self.trouble(member, seconds)
+        self.promises.late(member, self.world.now + seconds)
         member.process.frozen = True
         member.freezes += 1
         self.world.after(seconds, lambda: self._thaw(member))
@@ -128,6 +130,7 @@ class SimulatedGroup:
     def silence(self, member: Member, seconds: float) -> None:
         """Its packets are lost."""
         self.trouble(member, seconds)
+        self.promises.late(member, self.world.now + seconds)
         self.network.set_silent(member.process, True)
         member.silences += 1
         self.world.after(seconds, lambda: self._unsilence(member))
@@ -174,7 +177,7 @@ class SimulatedGroup:
         """ZooKeeper's servers do not execute so many of the requests."""
         for member in self.members:
             self.trouble(member, seconds)
-        self.promises.postponed(self.world.now + seconds)
+            self.promises.late(member, self.world.now + seconds)
         self.ensemble.throttled = share
         self._overloaded_until = max(self._overloaded_until, self.world.now + seconds)
         self.world.after(seconds, lambda: setattr(self.ensemble, "throttled", 0.0))

@@ -69,7 +69,7 @@ class Promises:
         self._unclean: set[int] = set()  # claims that were ended by other programs
         self._held_back: set[int] = set()  # claims of which a record that was not done in time was redelivered
         self._disturbed: dict[TopicPartition, float] = {}
-        self._postponed_until = 0.0
+        self._late_until: dict[Member, float] = {}  # see `late`
         self._restored_until = 0.0
         self._kept: dict[TopicPartition, int] = {}  # sessions that had stored an offset when the nodes were lost
         self._unregistered: dict[str, float] = {}  # until when a member may claim whose id an operator has deleted
@@ -83,19 +83,21 @@ class Promises:
 
     def disturb(self, partition: TopicPartition) -> None:
         """A foreign program changes the partition: its owner may appear wrong for a moment."""
-        # A ZooKeeper that was restored excuses longer, as one that postpones requests.
-        known = max(self._disturbed.get(partition, 0.0), self._postponed_until)
-        self._disturbed[partition] = max(known, self.world.now + GRACE)
+        # A ZooKeeper that was restored excuses longer.
+        noticed = max([self.world.now, *self._late_until.values()])
+        self._disturbed[partition] = max(self._disturbed.get(partition, 0.0), noticed + GRACE)
         if (claim := self._claims.get(partition)) is not None:
             self._unclean.add(claim[0])
 
-    def postponed(self, until: float) -> None:
-        """ZooKeeper postpones requests until then. That may be the one by which a member that has a new connection
-        learns what it has missed: it sends it again a second later."""
-        self._postponed_until = max(self._postponed_until, until + GRACE)
+    def late(self, member: Member, until: float) -> None:
+        """It may learn only then what others change: it does not run, nothing arrives, or ZooKeeper postpones the
+        request by which it would learn what it has missed, which it repeats a second later."""
+        self._late_until[member] = until = max(self._late_until.get(member, 0.0), until)
         for partition, excused in self._disturbed.items():
             if excused > self.world.now:
-                self._disturbed[partition] = max(excused, self._postponed_until)
+                self._disturbed[partition] = max(excused, until + GRACE)
+        if (excused := self._unregistered.get(member.consumer, 0.0)) > self.world.now:
+            self._unregistered[member.consumer] = max(excused, until + GRACE)
 
     def may_go_to(self, partition: TopicPartition, offset: int) -> None:
         """An application is about to seek: its owner may store this, whatever was processed."""
@@ -147,7 +149,7 @@ class Promises:
 
     def unregistered(self, member: Member) -> None:
         """An operator deletes its id: it may be claiming partitions, and learns of that afterwards."""
-        self._unregistered[member.consumer] = self.world.now + GRACE
+        self._unregistered[member.consumer] = max(self.world.now, self._late_until.get(member, 0.0)) + GRACE
 
     @property
     def owners(self) -> dict[TopicPartition, int]:
