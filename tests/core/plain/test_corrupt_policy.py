@@ -17,6 +17,7 @@ from kzconsumer.brokers.protocol.error_codes import NONE, NOT_LEADER_OR_FOLLOWER
 from kzconsumer.brokers.protocol.log_reads import FetchedPartition, FetchPosition, FetchRequest, FetchResponse
 from kzconsumer.counters import Counters
 from kzconsumer.errors import ConnectionLostError, CorruptRecordError, KzConsumerError
+from kzconsumer.fetcher import decode_and_queue
 from kzconsumer.fetcher.corrupt_batches import CorruptPolicy, without_way
 from kzconsumer.fetcher.decode_and_queue import Arrival, Delivery
 from kzconsumer.fetcher.fetch_rules import Unusable, decoding
@@ -29,7 +30,8 @@ from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.core.plain.test_corrupt_batch import FIRST, SECOND, THIRD, unusable
 from tests.support.disk import watched_disk
-from tests.support.record_sets import message
+from tests.support.plans import plan_of
+from tests.support.record_sets import Record, message, record_batch
 
 LOG = FIRST + SECOND + THIRD
 CORRUPT = unusable(10, len(FIRST))
@@ -191,3 +193,26 @@ async def test_a_message_beyond_the_largest_is_passed_over_if_its_broker_has_wha
     assert chunk is not None
     assert ((chunk.first, chunk.until), chunk.error is None) == ((10, 11 if goes_on else 10), goes_on)
     assert (state.position, state.failed, done.forget == [state]) == (11 if goes_on else 10, not goes_on, not goes_on)
+
+
+async def test_skipping_a_corrupt_batch_does_not_leave_the_planned_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a compacted log the next batch may begin far behind it: the range is still written as planned."""
+
+    def corrupt(part: FetchedPartition, start: int, room: int | None = None) -> Decoded:
+        return Decoded(NO_RECORDS, 7, corrupt=Corruption(7, "its checksum is wrong", 0))
+
+    monkeypatch.setattr(decode_and_queue, "ATTEMPTS_AT_A_BATCH", 1)
+    claim = Progress(TopicPartition("orders", 0), 5, replay=plan_of(5, 9))
+    state = FetchState(claim, ChunkQueue(1 << 20), 5, 1 << 20)
+    state.queue.reserve(1)
+    state.high_watermark = 100
+    log = b"".join(record_batch([Record(None, b"v")], base_offset=first) for first in (7, 40))
+    part = FetchedPartition(state.topic_partition, 0, 100, -1, -1, (), memoryview(log))
+    settings = FetchSettings(on_corrupt="skip")
+    delivering = Delivery(Broker(1, "localhost", 9092), cast(Brokers, None), settings, corrupt, Counters())
+    with capture_logs() as logs:
+        assert await delivering.deliver([Arrival(state, part, 5)]) == ([], [], [])
+    chunks = [state.queue.get_nowait(), state.queue.get_nowait()]
+    assert [(chunk.first, chunk.until) for chunk in chunks if chunk is not None] == [(5, 7), (7, 9)]
+    assert [(line["first"], line["until"]) for line in logs] == [(7, 9)]
+    assert state.position == 9

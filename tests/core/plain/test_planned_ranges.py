@@ -38,16 +38,14 @@ from kzconsumer.errors import (
     CoordinatorError,
     KzConsumerError,
 )
-from kzconsumer.fetcher import decode_and_queue, fetcher_manager
-from kzconsumer.fetcher.decode_and_queue import Arrival, Delivery
+from kzconsumer.fetcher import fetcher_manager
 from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.progress import Progress
-from kzconsumer.records.decode import Corruption, Decoded
-from kzconsumer.records.forms import NO_RECORDS
+from kzconsumer.records.decode import Decoded
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.registry.cluster_topics import TopicSource
 from kzconsumer.runs import RunLosses
@@ -55,7 +53,6 @@ from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.settings.value_readers import FAIL, SMALLEST
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.support.plans import plan_of
-from tests.support.record_sets import Record, record_batch
 from tests.support.simulated.virtual_time import in_virtual_time
 
 
@@ -483,27 +480,3 @@ async def test_partitions_are_required_to_exist_before_a_broker_is_asked() -> No
 
     assert set(await log_offsets.look_up(asked, require)) == asked.keys()
     assert checked == [asked.keys()]
-
-
-async def test_skipping_a_corrupt_batch_does_not_leave_the_planned_range(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """In a compacted log the next batch may begin far behind it: the range is still written as planned."""
-
-    def corrupt(part: FetchedPartition, start: int, room: int | None = None) -> Decoded:
-        return Decoded(NO_RECORDS, 7, corrupt=Corruption(7, "its checksum is wrong", 0))
-
-    monkeypatch.setattr(decode_and_queue, "ATTEMPTS_AT_A_BATCH", 1)
-    state = planned(0, 5, 9)
-    state.queue.reserve(1)
-    state.high_watermark = 100
-    log = b"".join(record_batch([Record(None, b"v")], base_offset=first) for first in (7, 40))
-    part = FetchedPartition(state.topic_partition, 0, 100, -1, -1, (), memoryview(log))
-    settings = FetchSettings(on_corrupt="skip")
-    delivering = Delivery(Broker(1, "localhost", 9092), cast(Brokers, None), settings, corrupt, Counters())
-    with capture_logs() as logs:
-        assert await delivering.deliver([Arrival(state, part, 5)]) == ([], [], [])
-    chunks = [state.queue.get_nowait(), state.queue.get_nowait()]
-    assert [(chunk.first, chunk.until) for chunk in chunks if chunk is not None] == [(5, 7), (7, 9)]
-    assert [(line["first"], line["until"]) for line in logs] == [(7, 9)]
-    assert state.position == 9

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -163,6 +164,28 @@ class SeenObserver(Observer):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.group.run)
             await super().run()
+
+
+class LastResort:
+    """The timer that ends a stop, on the clock of the world: a daemon whose process runs never needs it."""
+
+    daemon = False
+
+    def __init__(self, seconds: float, function: Callable[..., object], arguments: Sequence[object]) -> None:
+        self._of, self._seconds, self._cancelled = _daemon_here(), seconds, False
+        if (function, list(arguments)) != (os._exit, [1]):
+            self._of.daemons.violated(f"the last resort of a stop is {function}{arguments}")
+
+    def start(self) -> None:
+        self._of.process.world.after(self._seconds, self._end)
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    def _end(self) -> None:
+        goes_on = self._of.process.frozen or self._of.process.world.now < self._of.thawed + 1.0
+        if not self._cancelled and not goes_on:
+            self._of.daemons.violated(f"{self._of} was ended by its last resort")
 
 
 _OF_PROCESS: WeakKeyDictionary[Process, SimulatedDaemon] = WeakKeyDictionary()

@@ -8,10 +8,9 @@ promises.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -34,7 +33,7 @@ from kzconsumer.sinks.interface import Batch, RangeData, Sink, SinkContext
 from kzconsumer.status import group_watch, observer
 from kzconsumer.status.partition_health import WINDOW
 from kzconsumer.zookeeper.operations import Create, Operation, SetData
-from tests.support.simulated.daemon import WATCHDOG, WRITES, SeenObserver, SimulatedDaemon
+from tests.support.simulated.daemon import WATCHDOG, WRITES, LastResort, SeenObserver, SimulatedDaemon
 from tests.support.simulated.daemon_claims import DaemonClaims
 from tests.support.simulated.daemon_faults import DaemonFaults
 from tests.support.simulated.daemon_sink import Destination, ReplayableSink
@@ -455,29 +454,6 @@ def simulated_daemons(seed: int, scene: Scene, *, replayable: bool = False) -> I
     with simulated_group(seed, scene) as group:
         daemons = Daemons(group, replayable)
 
-        class Timer:
-            """The last resort of a stop, on the clock of the world."""
-
-            daemon = False
-
-            def __init__(self, seconds: float, function: Callable[..., object], arguments: Sequence[object]) -> None:
-                self._seconds, self._cancelled = seconds, False
-                if (function, list(arguments)) != (os._exit, [1]):
-                    daemons.violated(f"the last resort of a stop is {function}{arguments}")
-                self._of = asyncio.get_running_loop()
-
-            def start(self) -> None:
-                group.world.after(self._seconds, self._end)
-
-            def cancel(self) -> None:
-                self._cancelled = True
-
-            def _end(self) -> None:
-                daemon = next(each for each in daemons.daemons if each.process is self._of)
-                goes_on = daemon.process.frozen or group.world.now < daemon.thawed + 1.0
-                if not self._cancelled and not goes_on:
-                    daemons.violated(f"{daemon} was ended by its last resort")
-
         def configured_sink(settings: Settings, context: SinkContext) -> Sink:
             here = next(each for each in daemons.daemons if each.process is asyncio.get_running_loop())
             if daemons.replayable:
@@ -489,7 +465,7 @@ def simulated_daemons(seed: int, scene: Scene, *, replayable: bool = False) -> I
 
         with (
             mock.patch.object(product, "configured_sink", configured_sink),
-            mock.patch.object(stop_and_reload, "threading", SimpleNamespace(Timer=Timer)),
+            mock.patch.object(stop_and_reload, "threading", SimpleNamespace(Timer=LastResort)),
             mock.patch.object(product, "configure", configure),
             mock.patch.object(product, "Observer", SeenObserver),
             mock.patch.object(observer, "time", WallClock(group.world)),

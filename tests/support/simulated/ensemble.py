@@ -18,7 +18,7 @@ from kzconsumer.zookeeper.watch_table import EventType
 from tests.support.simulated import zookeeper_frames as frames
 from tests.support.simulated.logins import Login
 from tests.support.simulated.virtual_time import World
-from tests.support.simulated.znode_tree import NO_AUTH, Refused, Tree, written_below
+from tests.support.simulated.znode_tree import NO_AUTH, Refused, Transaction, Tree, written_below
 
 SESSION_EXPIRED, SESSION_MOVED, QUOTA_EXCEEDED, THROTTLED = -112, -118, -125, -127
 TICK = 0.5
@@ -48,15 +48,6 @@ class Session:
     attached: Connection | None
     alive: bool = True
     began: int = 0  # the zxid of its beginning
-
-
-@dataclass
-class Transaction:
-    zxid: int
-    session: int
-    operations: list[Operation]
-    time_ms: int
-    closes: bool = False
 
 
 LAG = (0.0005, 0.01)

@@ -7,6 +7,7 @@ Compared with a real server by tests/core/servers/test_simulated_zookeeper.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from kzconsumer.zookeeper.operations import Check, Create, Delete, Operation, SetData, Stat
 from kzconsumer.zookeeper.watch_table import EventType
@@ -23,6 +24,17 @@ class Refused(Exception):
     def __init__(self, code: int) -> None:
         self.code = code
         super().__init__(str(code))
+
+
+@dataclass
+class Transaction:
+    """What an ensemble has decided, and each of its servers applies later."""
+
+    zxid: int
+    session: int
+    operations: list[Operation]
+    time_ms: int
+    closes: bool = False
 
 
 class Znode:
