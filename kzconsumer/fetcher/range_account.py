@@ -30,7 +30,9 @@ from kzconsumer.settings.sections import FetchSettings
 PATIENCE: Final = 10
 """Times `[fetch] request_timeout`: how long empty answers are borne. Reads of tiered storage take seconds, its quotas
 and transactions longer."""
-_LARGER: Final = 4  # times `[fetch] max_bytes`: the most that a partition is asked for that is read alone
+_LARGER: Final = 8
+"""Times `[fetch] max_bytes`: the most bytes of records, once decompressed, for which a partition is asked that is read
+alone. Up to there an answer's own cost shows; still larger ones are decoded into fresh memory, which costs as much."""
 
 
 class Waiting(enum.Enum):
@@ -119,7 +121,7 @@ class RangeAccount:
             return NO_RECORDS
         records = decoded.records.below(self.until)
         if asked == 1 and not self._cut:
-            self._size = self._size_of_rest(len(part.records), decoded.next_offset)
+            self._size = self._size_of_rest(len(part.records), decoded.records.nbytes, decoded.next_offset)
         self.first = min(decoded.next_offset, self.until)
         self.records += len(records)
         return records
@@ -207,11 +209,12 @@ class RangeAccount:
             f"{self.topic_partition}: offsets {self.first} to {self.until}: {what}; {waited}"
         )
 
-    def _size_of_rest(self, received: int, next_offset: int) -> int:
-        """How many bytes to ask for next: what the rest is likely to take, within limits; each request costs 1 ms."""
+    def _size_of_rest(self, received: int, decoded: int, next_offset: int) -> int:
+        """How many bytes to ask for next: what the rest is likely to take, within limits; each request costs 2 ms."""
         most = self._settings.max_bytes
         expected = received * (self.until - next_offset) // (next_offset - self.first)
-        return max(most, min(expected * 9 // 8, most * _LARGER, self._settings.response_bytes))
+        larger = most * _LARGER * received // max(received, decoded)
+        return max(most, min(expected * 9 // 8, larger, self._settings.response_bytes))
 
 
 class Question(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Final, Literal
 
@@ -278,8 +279,8 @@ async def test_leaders_are_looked_up_once_while_they_send_records(monkeypatch: p
 
 
 async def test_a_partition_that_is_read_alone_is_asked_for_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the second request on, between `[fetch] max_bytes` and four times that."""
-    most, size = FetchSettings().max_bytes, 1_000_000
+    """From the second request on, between `[fetch] max_bytes` and eight times that."""
+    most, size = FetchSettings().max_bytes, 2_000_000
     sizes: list[int] = []
 
     def log(partition: int, offset: int) -> bytes:
@@ -289,14 +290,32 @@ async def test_a_partition_that_is_read_alone_is_asked_for_what_is_left(monkeypa
         monkeypatch.setattr(reader, "leaders", Led(broker))
         assert await offsets(reader, OffsetRange("orders", 0, 3, 9)) == [*range(3, 9)]
         three, two = (9 * n * (size + 100) // 8 for n in (3, 2))
-        assert sizes[:3] == [most, 4 * most, 4 * most]
+        most_of_all = 8 * most - 1000
+        assert sizes[0] == most
+        assert all(most_of_all < asked <= 8 * most for asked in sizes[1:3])
         assert three - 1000 < sizes[3] <= three
         assert two - 1000 < sizes[4] <= two
-        assert most <= sizes[5] < 1.2 * most
+        assert 2 * most < sizes[5] < 2.2 * most
         sizes.clear()
         both = [OffsetRange("orders", number, 0, 2) for number in range(2)]
         assert [rows.num_rows async for _, rows in reader.read(both)] == [1] * 4
         assert sizes == [most] * 4
+
+
+async def test_a_partition_is_asked_for_less_if_its_records_are_compressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they take in memory counts. Here that is four times what is in the log."""
+    most, quarter = FetchSettings().max_bytes, 250_000
+    value = Random(1).randbytes(quarter) + bytes(3 * quarter)
+    sizes: list[int] = []
+
+    def log(partition: int, offset: int) -> bytes:
+        return record_batch([Record(None, value)], base_offset=offset, codec="gzip")
+
+    async with log_broker(log, asking=sizes.append) as broker, reading(Known(broker), 30) as reader:
+        monkeypatch.setattr(reader, "leaders", Led(broker))
+        assert await offsets(reader, OffsetRange("orders", 0, 0, 12)) == [*range(12)]
+    assert sizes[0] == most
+    assert 0.98 < sizes[1] / (2 * most) < 1.02
 
 
 async def test_batches_that_an_old_broker_cuts_off_are_asked_for_again_once(monkeypatch: pytest.MonkeyPatch) -> None:
