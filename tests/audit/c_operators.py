@@ -35,6 +35,10 @@ _BEFORE_STATEMENT: Final = re.compile(r"([;{}:)]|\belse|_ALLOW_THREADS)$")
 """What the line before a statement ends with: other lines are continued, and what is left of them is no C."""
 _DECLARES: Final = re.compile(r"^ +(?!return\b|goto\b| )(?:\w+ )+\*{0,2}\w+(?:\[\w*\])?(?: = |;|, )")
 
+_ONLY_DECLARES: Final = re.compile(
+    r"^ +(?!return\b|goto\b| )(?:\w+ )+\*{0,2}\w+(?:\[\w*\])*(?:, \*{0,2}\w+(?:\[\w*\])*)*;$"
+)
+
 
 def mutations(file: str, source: str) -> list[Mutation]:
     """All of one file, in the order of the text. Declarations, directives and comments are left alone."""
@@ -47,7 +51,7 @@ def _every(file: str, source: str) -> Iterator[Mutation]:
     before = ""
     for number, line in enumerate(source.splitlines(keepends=True), 1):
         code = "" if commented else _COMMENT.split(line)[0].rstrip()
-        if not code.startswith("#") and code[:1] in (" ", "\t"):
+        if code[:1] in (" ", "\t") and not _ONLY_DECLARES.match(code):
             for name, start, text, after in _of_line(code, whole=bool(_BEFORE_STATEMENT.search(before))):
                 yield Mutation(file, name, "", number, number, begin + start, text, after)
         before = code.strip() or before

@@ -128,6 +128,7 @@ def test_slips_in_c() -> None:
 def test_statements_of_c_that_are_removed() -> None:
     """Whole ones: not what a line continues. Jumps as well, but for the last `return`."""
     source = """static int f(int a) {
+    int64_t c, d[4];
     int b = g(a);
     if (a)
         return b;
@@ -139,8 +140,9 @@ def test_statements_of_c_that_are_removed() -> None:
     return a;
 }
 """
-    removed = {each.before for each in c_operators.mutations("f.c", source) if each.operator == "statement removed"}
-    assert removed == {"return b;", "break;"}
+    made = c_operators.mutations("f.c", source)
+    assert {each.before for each in made if each.operator == "statement removed"} == {"return b;", "break;"}
+    assert 2 not in {each.first for each in made}, "a declaration"
 
 
 def slip(line: int, name: str = "comparison") -> Mutation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -27,6 +28,30 @@ def test_a_private_directory_is_accessible_to_its_owner_only(tmp_path: Path) -> 
     assert modes == {"": 0o700, ".lock": 0o600}
     private.remove()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_file_that_a_sweep_removes_before_it_is_locked_locks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep of another process takes it for that of a dead one. Nobody else would find ours locked then."""
+    opened: list[int] = []
+    lock = fcntl.lockf
+
+    def removed_before(descriptor: int, operation: int) -> None:
+        if not opened:
+            (made,) = tmp_path.iterdir()
+            made.unlink()
+        opened.append(descriptor)
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "lockf", removed_before)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    private = PrivateDirectory(tmp_path)
+    assert sorted(tmp_path.iterdir()) == [private.path, private.path.with_suffix(".lock")]
+    assert abandoned(tmp_path) == []
+    assert len(opened) == 2
+    private.remove()
+    assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
 def test_a_directory_that_a_clean_up_has_removed_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
