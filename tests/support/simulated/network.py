@@ -25,8 +25,8 @@ CHROOT: Final = "/kafka"
 CONNECT: Final = f"zk0:2181,zk1:2181,zk2:2181{CHROOT}"
 """The connect string of such a client."""
 
-MOST_ATTEMPTS = 10
-"""To connect to one host, that a process may make within a second: it waits before it tries again."""
+MOST_ATTEMPTS = 20
+"""To connect to one host, that a process may make within a second: each of its parts waits before it tries again."""
 QUICK = (0.0003, 0.003)
 SLOW = (0.01, 0.6)
 THIN = 16 * 1024
