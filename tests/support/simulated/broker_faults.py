@@ -97,6 +97,8 @@ class BrokerFaults:
         """Delete the topic, and make it again, empty, after this time."""
         gone = self._logs.of(topic)
         self._logs.delete(topic)
+        for broker in self._brokers:
+            broker.coordinator.forget(gone)
         self._world.pass_time(after)
         self._promises.recreated(gone)
         self._logs.grow(topic, partitions)

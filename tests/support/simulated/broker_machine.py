@@ -6,11 +6,20 @@ Separate from `GroupMachine`, since the planted bugs need none of it.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from tests.support.simulated.kafka_frames import FETCH, LIST_OFFSETS, METADATA
+from tests.support.simulated.kafka_frames import (
+    FETCH,
+    LIST_OFFSETS,
+    LOADING,
+    METADATA,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    UNKNOWN_SERVER_ERROR,
+)
 from tests.support.simulated.machine import ANY, CLOCKS, FAULTS, OVERLOADS, SCENES, WAITS, GroupMachine
 from tests.support.simulated.scene import SESSION_TIMEOUT, Scene
 
@@ -27,7 +36,7 @@ QUICK = (("max_wait", "100ms"),)
 FETCHES = st.sampled_from(((), QUICK, TIGHT, (*TIGHT, *QUICK), (*TIGHT, ("rate_limit", "256KiB"))))
 PARTS = st.sampled_from((0.0, 0.3, 0.9, 1.0))
 """How much of a response arrives before the connection breaks."""
-REQUESTS = st.sampled_from((FETCH, FETCH, METADATA, LIST_OFFSETS))
+REQUESTS = st.sampled_from((FETCH, FETCH, METADATA, LIST_OFFSETS, OFFSET_COMMIT, OFFSET_FETCH))
 GAPS = st.sampled_from((0.0, 0.2, 2.0))
 """Seconds without a leader, or without the topic."""
 
@@ -41,11 +50,19 @@ class GroupAndBrokersMachine(GroupMachine):
         scene=SCENES,
         record_bytes=st.sampled_from((1, 1500)),
         fetch=FETCHES,
+        storage=st.sampled_from(("zookeeper", "both")),
     )
     def begin(
-        self, seed: int, partitions: int, scene: Scene, record_bytes: int, fetch: tuple[tuple[str, str], ...]
+        self,
+        seed: int,
+        partitions: int,
+        scene: Scene,
+        record_bytes: int,
+        fetch: tuple[tuple[str, str], ...],
+        storage: Literal["zookeeper", "both"],
     ) -> None:
-        self.start(seed, partitions, replace(scene, brokers=BROKERS, record_bytes=record_bytes, fetch=fetch))
+        made_of = replace(scene, brokers=BROKERS, record_bytes=record_bytes, fetch=fetch, storage=storage)
+        self.start(seed, partitions, made_of)
 
     @rule(which=ANY, lasts=FAULTS, alone=FAULTS, wait=WAITS)
     def stop_the_zookeeper_leader(self, which: int, lasts: float, alone: float, wait: float) -> None:
@@ -76,6 +93,25 @@ class GroupAndBrokersMachine(GroupMachine):
     @rule(which=ANY, request=REQUESTS, by=st.sampled_from((0.05, 0.4, 1.5)), lasts=FAULTS, wait=WAITS)
     def slow_down_broker(self, which: int, request: int, by: float, lasts: float, wait: float) -> None:
         self.group.broker_faults.slow_down(which % BROKERS, request, by, lasts)
+        self.wait(wait)
+
+    @rule(which=ANY, wait=WAITS)
+    def hang_up(self, which: int, wait: float) -> None:
+        """The next request gets no answer."""
+        self.group.brokers[which % BROKERS].hangs_up = True
+        self.wait(wait)
+
+    @precondition(lambda self: self.group.scene.storage == "both")
+    @rule(wait=WAITS)
+    def move_coordinator(self, wait: float) -> None:
+        self.group.coordinator.broker = (self.group.coordinator.broker + 1) % BROKERS
+        self.wait(wait)
+
+    @precondition(lambda self: self.group.scene.storage == "both")
+    @rule(error=st.sampled_from((LOADING, UNKNOWN_SERVER_ERROR)), lasts=FAULTS, wait=WAITS)
+    def refuse_offsets(self, error: int, lasts: float, wait: float) -> None:
+        """The coordinator stores and returns none."""
+        self.group.refuse_offsets(error, lasts)
         self.wait(wait)
 
     @rule(which=ANY, wait=WAITS)

@@ -23,18 +23,27 @@ class Coordinator:
         self.refuses = frames.NONE
         """The error that answers every request, as that of one that still loads."""
         self.stored: dict[TopicPartition, Kept] = {}
+        self.knows: Callable[[TopicPartition], bool] = lambda partition: True
+        """Of others it stores nothing."""
         self.committed: list[Callable[[Peer, TopicPartition, int], None]] = []
         """Called with who stores an offset, before it is stored."""
 
     def commit(self, broker: int, peer: Peer, offsets: Mapping[TopicPartition, Kept]) -> bytes:
         """What a broker answers."""
-        error = self._refusal(broker)
-        if not error:
-            for partition, kept in offsets.items():
+        answers = dict.fromkeys(offsets, self._refusal(broker))
+        for partition, kept in offsets.items():
+            if not answers[partition] and not self.knows(partition):
+                answers[partition] = frames.UNKNOWN_TOPIC_OR_PARTITION
+            elif not answers[partition]:
                 for look in self.committed:
                     look(peer, partition, kept.offset)
-            self.stored.update(offsets)
-        return frames.committed(dict.fromkeys(offsets, error))
+                self.stored[partition] = kept
+        return frames.committed(answers)
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Their topic is deleted, as brokers notice from 0.10 on."""
+        for partition in partitions:
+            self.stored.pop(partition, None)
 
     def fetch(self, broker: int, partitions: Iterable[TopicPartition]) -> bytes:
         none = Kept(-1, -1, "")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -19,13 +19,16 @@ from msgspec import structs
 
 from kzconsumer.brokers.protocol.log_reads import ISOLATION_LEVELS
 from kzconsumer.fetcher import fetcher_manager
+from kzconsumer.group import owned_partitions, reconciler
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.paths import BROKER_TOPICS, GroupPaths
+from kzconsumer.zookeeper import watches
 from kzconsumer.zookeeper.operations import Create, Delete, SetData
 from tests.support.simulated.broker import SimulatedBroker
 from tests.support.simulated.broker_faults import BrokerFaults
 from tests.support.simulated.coordinator import Coordinator
 from tests.support.simulated.ensemble import Ensemble
+from tests.support.simulated.kafka_frames import NONE
 from tests.support.simulated.member import GROUP, Member, Subscription, listed
 from tests.support.simulated.network import CHROOT, SimulatedNetwork
 from tests.support.simulated.partition_logs import PartitionLogs, host
@@ -39,6 +42,11 @@ from tests.support.simulated.virtual_time import Process, World
 
 MOST_AT_REST = 10.0
 """Requests a second that a member may send on a connection when nothing happens: it has 3 to 6."""
+_AT_ONCE = (
+    (owned_partitions, "VERIFIED_AT_ONCE"),
+    (reconciler, "OTHERS_AT_ONCE"),
+    (watches, "REREAD_AT_ONCE"),
+)
 
 
 class SimulatedGroup:
@@ -62,6 +70,7 @@ class SimulatedGroup:
         self.coordinator = Coordinator()
         for broker in self.brokers:
             self._begin(broker)
+        self.coordinator.knows = self.logs.logs.__contains__
         self.coordinator.committed.append(partial(self.promises.given_to_coordinator, scene.storage == "both"))
         self.events: list[Mapping[str, Any]] = []
         """The members' log events; `member` names the member."""
@@ -182,6 +191,11 @@ class SimulatedGroup:
         self._overloaded_until = max(self._overloaded_until, self.world.now + seconds)
         self.world.after(seconds, lambda: setattr(self.ensemble, "throttled", 0.0))
 
+    def refuse_offsets(self, error: int, seconds: float) -> None:
+        """The coordinator of the group's offsets stores and returns none."""
+        self.coordinator.refuses = error
+        self.world.after(seconds, lambda: setattr(self.coordinator, "refuses", NONE))
+
     def poison(self, seconds: float, registration: bytes = b"a topic") -> None:
         """An unreadable registration: every member waits until it leaves."""
         path = self.paths.member("unreadable")
@@ -278,6 +292,7 @@ class SimulatedGroup:
         self.logs.stop()
         self.logs.register(up=True)
         self.broker_faults.end()
+        self.coordinator.refuses = NONE
         self.ensemble.operate(Delete(self.paths.member("unreadable"), -1))
         self.ensemble.throttled = 0.0
         self.network.forget_faults()
@@ -319,7 +334,15 @@ class SimulatedGroup:
 
     def settled(self) -> str:
         """What does not hold yet although nothing happens any more; empty if everything does."""
-        return unsettled(self.ensemble.tree, self.logs, self.promises, self.members, self.scene.assignor)
+        undone = unsettled(self.ensemble.tree, self.logs, self.promises, self.members, self.scene.assignor)
+        return undone or (self._uncopied() if self.scene.storage == "both" else "")
+
+    def _uncopied(self) -> str:
+        for partition in (each for member in self.members if member.active for each in member.held):
+            kept, stored = self.coordinator.stored.get(partition), self.promises.stored_by_owner(partition)
+            if stored is not None and (kept is None or kept.offset != stored):
+                return f"of {partition} {stored} is stored, and the brokers have {kept}"
+        return ""
 
     def _thaw(self, member: Member) -> None:
         member.freezes -= 1
@@ -373,13 +396,23 @@ def simulated_group(seed: int, scene: Scene | None = None, **more: Any) -> Itera
 
     logging = structlog.get_config()
     structlog.configure(processors=[traced])
-    sessions = mock.patch.object(fetcher_manager, "SESSION_PARTITIONS", group.scene.session_partitions)
-    with product_in(world), sessions:
+    with product_in(world), _limits_of(group.scene):
         try:
             yield group
         finally:
             group.end()
             structlog.configure(**logging)
+
+
+@contextmanager
+def _limits_of(scene: Scene) -> Iterator[None]:
+    """What takes many partitions otherwise happens with a few."""
+    with ExitStack() as patches:
+        patches.enter_context(mock.patch.object(fetcher_manager, "SESSION_PARTITIONS", scene.session_partitions))
+        if (few := scene.nodes_at_once) is not None:
+            for module, name in _AT_ONCE:
+                patches.enter_context(mock.patch.object(module, name, few))
+        yield
 
 
 def joined(group: SimulatedGroup, pace: float = 0.0, partitions: int = 4) -> Member:

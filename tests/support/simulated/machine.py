@@ -109,7 +109,12 @@ class GroupMachine(ServersMachine):
         self.start(seed, partitions, scene)
 
     def start(self, seed: int, partitions: int, scene: Scene) -> None:
-        scene = replace(scene, session_partitions=2 if seed % 3 == 0 else scene.session_partitions)
+        scene = replace(
+            scene,
+            session_partitions=2 if seed % 3 == 0 else scene.session_partitions,
+            nodes_at_once=2 if seed % 3 == 1 else scene.nodes_at_once,
+            most_unacknowledged=2 if seed % 5 == 1 else scene.most_unacknowledged,
+        )
         self.group = self.exits.enter_context(simulated_group(seed, scene))
         self.group.logs.grow("t", partitions)
         self.topics = ["t"]

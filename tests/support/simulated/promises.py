@@ -182,6 +182,10 @@ class Promises:
             self._disturbed[partition] = until
             self._meddled.add(partition)
 
+    def stored_by_owner(self, partition: TopicPartition) -> int | None:
+        """The group's offset, unless a foreign program has set it last."""
+        return None if partition in self._meddled else self._stored.get(partition)
+
     def claim_of(self, partition: TopicPartition) -> int:
         """The owner node's czxid; 0 without one."""
         return self._claims.get(partition, (0, OPERATOR))[0]
@@ -244,6 +248,7 @@ class Promises:
         if not offsets:
             return Handed(member, claim, now, counts=False, key=key)
         self._compare_with_the_log(member, partition, offsets, key)
+        self._require_stored(member, partition, offsets[0], claim)
         records = self._handed.setdefault(partition, {})
         for offset in offsets:
             if (
@@ -259,6 +264,12 @@ class Promises:
         handed = Handed(member, claim, now, key=key)
         records.update(dict.fromkeys(offsets, handed))
         return handed
+
+    def _require_stored(self, member: Member, partition: TopicPartition, first: int, claim: int) -> None:
+        """If it died now, its records would be read again: an offset is stored, and none behind them."""
+        stored = self._stored.get(partition)
+        if claim and partition not in self._meddled and (stored is None or stored > first):
+            self.violated(f"{member.name} got {partition}@{first}, and {stored} is stored")
 
     def _require_evidence(self, member: Member) -> None:
         """Its lease lasts for half a timeout from the sending of what the servers have had of its session."""
@@ -280,9 +291,11 @@ class Promises:
     def given_to_coordinator(self, copied: bool, peer: Peer, partition: TopicPartition, offset: int) -> None:
         """A broker is about to store an offset: that which ZooKeeper has, if it gets a copy, else the only one."""
         assert isinstance(peer, Line)
-        holder = self._claims.get(partition, (0, OPERATOR))[1]
+        claim, holder = self._claims.get(partition, (0, OPERATOR))
         if self.network.processes.get(holder) is not peer.process:
             return  # nothing keeps a member that has lost the partition from that
+        if copied and self._outdated(partition, claim):
+            return  # a claim of the present topic begins a new epoch, in which this does not count
         if not copied:
             self._offset_changes(partition, offset, holder)
         elif offset != self._stored.get(partition) and partition not in self._meddled:

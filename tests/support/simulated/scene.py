@@ -41,6 +41,10 @@ class Scene:
     """More of the members' `[fetch]`."""
     session_partitions: int = SESSION_PARTITIONS
     """Of one fetch session at most."""
+    nodes_at_once: int | None = None
+    """Nodes that a look reads at most; None: as many as the product has."""
+    most_unacknowledged: int = 100_000
+    """Records that a stream hands out at most before they are acknowledged."""
     rejected: tuple[tuple[str, str], ...] = ()
     """The members' `[rejected]`."""
 
@@ -67,7 +71,12 @@ def settings_of(scene: Scene) -> kzconsumer.Settings:
             },
             "brokers": {"client_rack": scene.rack} if scene.rack else {},
             "fetch": {"max_wait": MAX_WAIT, "request_timeout": REQUEST_TIMEOUT, **dict(scene.fetch)},
-            "offsets": {"commit_interval": f"{COMMIT_INTERVAL}s", "reset": scene.reset, **_STORAGES[scene.storage]},
+            "offsets": {
+                "commit_interval": f"{COMMIT_INTERVAL}s",
+                "reset": scene.reset,
+                "most_unacknowledged": scene.most_unacknowledged,
+                **_STORAGES[scene.storage],
+            },
             "rejected": dict(scene.rejected),
             "stop": {"deadline": f"{STOP_DEADLINE}s"},
         }
