@@ -12,12 +12,14 @@ from kzconsumer.group import reconcile_rules
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import add_partitions
 from tests.core.original.group import PARTITIONS, STALL, mixed_group, our_member
+from tests.support.extent import only_nightly
 from tests.support.flow import Deliveries
 from tests.support.ownership import by_range
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session, until
 
 
+@only_nightly  # when, whom and how often: plain/test_nudge.py, plain/test_group_notices.py
 async def test_ours_nudges_an_original_that_gave_up(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

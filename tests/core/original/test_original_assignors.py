@@ -26,11 +26,11 @@ from kzconsumer.settings.value_readers import WHITE_LIST
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.configuration import QUICK_START
 from kzconsumer_sandbox.servers.jars import classpath, kafka_version, resolve_jars
-from tests.support.extent import extent
+from tests.support.extent import only_nightly
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session
 
-GROUPS = extent(12, 25)
+GROUPS = 25
 TOPICS = {"t1": 4, "my.topic-2": 2, "a": 12, "events": 7, "order-1": 1, "wide": 120, "none": 0}
 _GIVEN = re.compile(r"(?:\[([^,\]]+),(\d+)\]|([^ (]+)-(\d+)) -> ([^ ,)]+)")
 
@@ -112,11 +112,10 @@ async def make_topics(zookeeper: ZooKeeperSession, topics: dict[str, int]) -> No
         )
 
 
-# What the legacy one computes: tests/core/plain/test_assignor_roundrobin.py.
-_NEWEST, _LEGACY = ("1.1.1", assign_roundrobin), ("0.10.2.2", assign_legacy)
-
-
-@pytest.mark.parametrize(("version", "our_round_robin"), extent([_NEWEST], [_NEWEST, _LEGACY]))
+# What originals were seen to compute: plain/test_assignor_range.py, plain/test_assignor_roundrobin.py; groups of both,
+# which have to agree: test_join_and_leave.py, test_round_robin.py.
+@only_nightly
+@pytest.mark.parametrize(("version", "our_round_robin"), [("1.1.1", assign_roundrobin), ("0.10.2.2", assign_legacy)])
 async def test_ours_compute_the_same_as_the_original(
     servers: Servers, unique: str, version: str, our_round_robin: Assignor
 ) -> None:

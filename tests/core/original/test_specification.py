@@ -22,7 +22,7 @@ from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session, until
 
 
-@only_nightly  # test_nudge.py: one that gave up, and is nudged by ours
+@only_nightly  # when ours nudges: plain/test_nudge.py
 @pytest.mark.parametrize("version", ORIGINALS)
 async def test_an_original_that_gave_up_stays_registered_until_it_is_nudged(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, version: str
@@ -127,6 +127,7 @@ async def test_an_original_deletes_an_owner_node_that_has_become_ours(
                 await group.drained(Deliveries(**{original.consumer: original.delivered, "ours": ours.delivered}))
 
 
+@only_nightly  # one that wakes when ours has its partitions: the test above
 async def test_an_original_suspended_beyond_its_session(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import add_partitions, create_topic
 from tests.core.original.group import PARTITIONS, mixed_group, our_member
-from tests.support.extent import extent
+from tests.support.extent import only_nightly
 from tests.support.flow import Deliveries, flow
 from tests.support.original import console_consumer
 from tests.support.ownership import by_range
@@ -21,7 +21,9 @@ _ORIGINAL_LOWER = pytest.param(("a", "m"), id="original-is-lower")
 _OURS_LOWER = pytest.param(("m", "a"), id="ours-is-lower")
 
 
-@pytest.mark.parametrize("names", extent([_ORIGINAL_LOWER], [_ORIGINAL_LOWER, _OURS_LOWER]))
+# A topic that appears, of which both get some: the test below. More partitions: plain/test_group_machine.py.
+@only_nightly
+@pytest.mark.parametrize("names", [_ORIGINAL_LOWER, _OURS_LOWER])
 async def test_added_partitions_are_distributed(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, names: tuple[str, str]
 ) -> None:

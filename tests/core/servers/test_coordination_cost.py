@@ -14,11 +14,11 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.registry.group_records import encode_registration
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
 from kzconsumer_sandbox.servers.topic_creation import create_topic
-from tests.support.extent import extent
+from tests.support.extent import only_nightly
 from tests.support.members import sessions_of, settings
 from tests.support.zookeeper_sessions import received_by_session, session, until
 
-MEMBERS, TOPICS, PARTITIONS = extent((8, 6, 8), (12, 8, 12))
+MEMBERS, TOPICS, PARTITIONS = 12, 8, 12
 COMERS = 6
 
 LOOK = 3
@@ -93,6 +93,7 @@ async def made_topics(cluster: Cluster, unique: str) -> list[str]:
     return topics
 
 
+@only_nightly  # requests of a simulated group, which grows and shrinks: plain/test_scale.py
 async def test_a_joining_or_leaving_member_costs_the_others_one_read_of_the_list(
     cluster: Cluster, zookeeper: ZooKeeperServer, unique: str
 ) -> None:

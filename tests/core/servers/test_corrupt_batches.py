@@ -13,7 +13,7 @@ import pytest
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.support.broker_logs import damage, log_directory, segments
-from tests.support.extent import extent
+from tests.support.extent import only_nightly
 from tests.support.members import Daemon, committed, daemon, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import until
@@ -57,8 +57,10 @@ def offsets(member: Daemon, partition: int) -> list[int]:
     return [record["offset"] for record in member.records() if record["partition"] == partition]
 
 
-# Message sets that are damaged: tests/core/plain/test_records_faults.py.
-@pytest.mark.parametrize("version", extent(["3.9.1"], ["0.8.2.2", "3.9.1"]))
+# Damage on a real disk: test_daemon.py; a daemon that sets aside: the test below; what is kept and passed over:
+# plain/test_corrupt_policy.py; message sets that are damaged: plain/test_records_faults.py.
+@only_nightly
+@pytest.mark.parametrize("version", ["0.8.2.2", "3.9.1"])
 async def test_damage_on_the_brokers_disk(
     cluster_of: Callable[[str], Cluster], unique: str, tmp_path: Path, version: str
 ) -> None:
@@ -68,7 +70,7 @@ async def test_damage_on_the_brokers_disk(
     good = {p: [n for n in range(30) if not lost[p][0] <= n < lost[p][1]] for p in lost}
     kept = tmp_path / "kept"
 
-    for policy in extent(["quarantine"], ["skip", "quarantine"]):
+    for policy in ("skip", "quarantine"):
         settings = fetch(policy, kept if policy == "quarantine" else None)
         with daemon(tmp_path / policy, cluster.connect, f"{unique}-{policy}", {unique: 1}, settings) as member:
             await until(lambda: len(member.records()) == len(good[0]) + len(good[1]), 60)

@@ -28,7 +28,10 @@ from tests.support.zookeeper_sessions import until
 PARTITIONS = 4
 VALUES = sorted(OLD * PARTITIONS)
 
-pytestmark = pytest.mark.timeout(180)
+# By day in memory: a query whose leaders move and go (plain/test_query_machine.py), who is named (core/plain/
+# test_planned_ranges.py), what counts as an outage (plain/test_executor_access.py); a real broker of a topic that is
+# gone: test_source_changes.py.
+pytestmark = [pytest.mark.timeout(180), only_nightly]
 
 
 @pytest.fixture
@@ -83,7 +86,6 @@ async def test_a_query_that_starts_without_a_broker_reads_the_other_partitions(
     assert read == dict.fromkeys(range(PARTITIONS), OLD)
 
 
-@only_nightly  # tests/spark/plain/test_query_machine.py
 async def test_a_batch_of_the_checkpoint_waits_for_the_leaders_of_its_partitions(
     two: Cluster, unique: str, tmp_path: Path
 ) -> None:

@@ -147,6 +147,8 @@ async def test_a_batch_that_spark_has_committed_and_zookeeper_not(
     assert await stored_offsets(cluster.connect, unique, unique, 2) == [300, 300]
 
 
+# The next owner of a planned range, without a Spark: tests/spark/servers/test_group_reader.py.
+@only_nightly
 async def test_a_lost_checkpoint(spark: SparkSession, cluster: Cluster, unique: str, tmp_path: Path) -> None:
     """The planned ranges come first, and exactly these."""
     await create_topic(cluster.connect, unique, 2)

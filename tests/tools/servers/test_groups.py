@@ -20,7 +20,7 @@ from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from kzconsumer_tools.groups.cluster_access import read_nodes
 from tests.support.command_line import CommandLine
-from tests.support.extent import NIGHTLY, extent
+from tests.support.extent import only_nightly
 from tests.support.members import owners, reader, settings
 from tests.support.original import console_consumer
 from tests.support.ownership import by_range, watched
@@ -65,7 +65,9 @@ async def member_node(zookeeper: ZooKeeperSession, group: str, consumer: str) ->
     return datetime.fromtimestamp(stat.ctime / 1000, UTC), hex(stat.ephemeral_owner)
 
 
-@pytest.mark.parametrize("version", extent(["3.9.1"], ["0.8.2.2", "3.9.1"]))
+# A running group of both, as Kafka's own tool has it: tests/tools/original/test_offset_tools.py.
+@only_nightly
+@pytest.mark.parametrize("version", ["0.8.2.2", "3.9.1"])
 async def test_an_original_and_one_of_ours(
     servers: Servers,
     cluster_of: Callable[[str], Cluster],
@@ -132,7 +134,7 @@ async def test_an_original_and_one_of_ours(
                         [*row[:2], *row[-2:]] for row in rows
                     ]
                 # With brokers of 0.8.2.2 the tool prints no row. By day: tests/tools/original/test_offset_tools.py.
-                if version == "3.9.1" and NIGHTLY is not None:
+                if version == "3.9.1":
                     assert await kafkas_own(servers, cluster, unique) == {
                         each["partition"]: (
                             "-" if each["stored"] is None else str(each["stored"]),
