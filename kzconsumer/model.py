@@ -103,6 +103,8 @@ class Broker(msgspec.Struct, frozen=True, order=True):
     id: int
     host: str
     port: int
+    cluster: str = ""
+    """The id of the cluster whose broker has to be found there; empty if it is not known, as before Kafka 0.10.1."""
 
     def __str__(self) -> str:
         return f"broker {self.id} ({self.host}:{self.port})"

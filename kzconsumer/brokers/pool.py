@@ -1,18 +1,20 @@
 """The connections of one member: at most one per broker and purpose, opened on request.
 
 It does not reconnect by itself. A broker with which TLS or SASL failed is not tried again for a while, however often it
-is asked for: a password tried once a second locks accounts.
+is asked for: a password tried once a second locks accounts. Nor is an address at which another cluster's broker is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import Final, Self, TypeVar
+from typing import Final, NamedTuple, Self, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 
 from kzconsumer.brokers.connection import BrokerConnection
+from kzconsumer.brokers.protocol.cluster_state import WITH_CLUSTER_ID, MetadataRequest
+from kzconsumer.brokers.protocol.versions import METADATA
 from kzconsumer.brokers.transport import Security
 from kzconsumer.clock import now
 from kzconsumer.connecting import first_success
@@ -26,6 +28,9 @@ log = get_logger("kzconsumer.network")
 PAUSE_AFTER_REFUSAL: Final = 10.0
 """Seconds until a broker with which TLS or SASL failed is tried again."""
 
+PAUSE_AFTER_OTHER: Final = 1.0
+"""Seconds until an address is tried again at which a broker of another cluster was found."""
+
 ONE_LOSS: Final = 1.0
 """Seconds within which connections to one broker that end are one loss. A member may have many."""
 
@@ -38,6 +43,11 @@ class _Opening:
         self.outcome: BrokerConnection | KzConsumerError | None = None
 
 
+class _Refusal(NamedTuple):
+    until: float
+    error: ConnectionLostError
+
+
 class Brokers:
     """Enter before use; leaving closes every connection. Slow responses for one purpose do not delay another's."""
 
@@ -46,7 +56,7 @@ class Brokers:
         self._client_id = client_id
         self._timeout = timeout
         self._security = security
-        self._refusals: dict[Broker, tuple[float, str]] = {}  # until when, and why
+        self._refusals: dict[Broker, _Refusal] = {}
         self._lost: dict[int, float] = {}  # when that was last logged, by broker id
         self.connections: dict[tuple[int, str], BrokerConnection] = {}
         """By broker id and purpose."""
@@ -74,19 +84,19 @@ class Brokers:
         """The connection for this purpose, opened if necessary; concurrent callers share one attempt.
 
         One to a former address of the broker, idle for long, or near the end of its SASL session, is replaced. A
-        cancelled caller does not end the attempt. Raises ConnectionLostError, ProtocolError, BrokerError (see
-        `BrokerConnection.open`).
+        cancelled caller does not end the attempt. Raises ConnectionLostError, also if a broker of another cluster is
+        there, ProtocolError, BrokerError (see `BrokerConnection.open`).
         """
         if self._tasks is None:
             raise ConnectionLostError(f"{broker}: connections are closed")
         present = self.connections.get((broker.id, purpose))
         if present is not None:
-            if present.broker == broker and not present.closed and not present.worn_out:
+            if _serves(present, broker) and not present.closed and not present.worn_out:
                 return present
             self.drop(present)
-        until, reason = self._refusals.get(broker, (0.0, ""))
-        if now() < until:
-            raise SecurityError(reason)
+        refusal = self._refusals.get(broker)
+        if refusal is not None and now() < refusal.until:
+            raise type(refusal.error)(str(refusal.error))
         opening = self._openings.get((broker, purpose))
         if opening is None:
             opening = self._openings[broker, purpose] = _Opening()
@@ -99,7 +109,7 @@ class Brokers:
     def present(self, broker: Broker, purpose: str = "control") -> BrokerConnection | None:
         """The connection for this purpose, if one is open."""
         connection = self.connections.get((broker.id, purpose))
-        return connection if connection is not None and connection.broker == broker and not connection.closed else None
+        return connection if connection is not None and _serves(connection, broker) and not connection.closed else None
 
     async def _open(self, broker: Broker, purpose: str, opening: _Opening) -> None:
         try:
@@ -107,6 +117,7 @@ class Brokers:
             connection = await BrokerConnection.open(
                 broker, client_id=self._client_id, timeout=self._timeout, security=security
             )
+            await self._require_cluster(connection)
             opening.outcome = connection
             self._refusals.pop(broker, None)
             if replaced := self.connections.get((broker.id, purpose)):
@@ -122,11 +133,29 @@ class Brokers:
             del self._openings[broker, purpose]
             opening.done.set()
 
+    async def _require_cluster(self, connection: BrokerConnection) -> None:
+        """Raises ConnectionLostError if another cluster's broker is there, and as `BrokerConnection.call`."""
+        # A broker that has died is registered until its session ends, and its address may be another machine's by then.
+        # A broker of another cluster may have topics of the same names. Its Metadata would lead to that cluster's other
+        # brokers, too: their records would be delivered, and offsets committed that mean nothing here.
+        broker, expected = connection.broker, connection.broker.cluster
+        if not expected or connection.versions.ranges.get(METADATA, (0, 0))[1] < WITH_CLUSTER_ID:
+            return
+        try:
+            found = (await connection.call(MetadataRequest(()), timeout=self._timeout)).cluster_id
+            if found is not None and found != expected:
+                error = ConnectionLostError(f"{broker}: a broker of cluster {found}, not of {expected}")
+                self._refusals[broker] = _Refusal(now() + PAUSE_AFTER_OTHER, error)
+                raise error
+        except BaseException:
+            connection.close()
+            raise
+
     def _refused(self, broker: Broker, error: SecurityError) -> SecurityError:
-        reason = str(error)
-        if broker not in self._refusals or self._refusals[broker][1] != reason:
+        before, reason = self._refusals.get(broker), str(error)
+        if before is None or str(before.error) != reason:
             log.error("no secure connection", broker=broker.id, reason=reason)
-        self._refusals[broker] = now() + PAUSE_AFTER_REFUSAL, reason
+        self._refusals[broker] = _Refusal(now() + PAUSE_AFTER_REFUSAL, error)
         return error
 
     def lost(self, broker: Broker, error: KzConsumerError, note: str = "") -> None:
@@ -151,7 +180,7 @@ class Brokers:
     @property
     def refused(self) -> bool:
         """Whether TLS or SASL failed with a broker, and has not succeeded since."""
-        return bool(self._refusals)
+        return any(isinstance(refusal.error, SecurityError) for refusal in self._refusals.values())
 
     def drop(self, connection: BrokerConnection) -> None:
         """Close a connection and forget it; the next caller gets a new one."""
@@ -160,6 +189,12 @@ class Brokers:
             if held is connection:
                 del self.connections[key]
                 return
+
+
+def _serves(connection: BrokerConnection, broker: Broker) -> bool:
+    there = connection.broker
+    same = (there.id, there.host, there.port) == (broker.id, broker.host, broker.port)
+    return same and broker.cluster in ("", there.cluster)  # brokers before 0.10.1 do not say of which cluster they are
 
 
 A = TypeVar("A")

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, TypeVar
 
 import anyio
+import msgspec
 
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.leaders import KnownBrokers
@@ -263,7 +264,7 @@ class GroupCoordinator:
             if found.error != error_codes.NONE:
                 about = f"coordinator of group {self._group}, asked of {connection.broker}"
                 raise broker_error(found.error, about)
-            return found.broker
+            return msgspec.structs.replace(found.broker, cluster=connection.broker.cluster)
 
         in_turn = random.sample(brokers, len(brokers))
         coordinator = await first_answer(self._brokers, in_turn, find, errors.append)

@@ -128,8 +128,9 @@ class ClusterMetadata:
             return await self._registered.brokers()
         known = list(self.known.values())
         there = {(broker.host, broker.port) for broker in known}
+        cluster = known[0].cluster if known else ""
         first = [(-number, *host_and_port(each)) for number, each in enumerate(self.addresses, 1)]
-        return [*known, *(Broker(*each) for each in first if each[1:] not in there)]
+        return [*known, *(Broker(*each, cluster) for each in first if each[1:] not in there)]
 
     @property
     def unusable(self) -> Mapping[int, str]:

@@ -102,7 +102,9 @@ class NodeTopics:
             ids = _numbers(await self._session.children(paths.BROKER_IDS))
         except NoNodeError:
             return []
-        nodes = await outcomes([self._session.find(paths.broker(number)) for number in ids])
+        reads = [self._session.find(path) for path in (*map(paths.broker, ids), paths.CLUSTER_ID)]
+        *nodes, about_cluster = await outcomes(reads)
+        cluster = _cluster_id(about_cluster)
         found = []
         reported, self.unusable = self.unusable, {}
         for number, node in zip(ids, nodes, strict=True):
@@ -111,17 +113,17 @@ class NodeTopics:
             try:
                 if isinstance(node, KzConsumerError):
                     raise node
-                found.append(self._broker(number, node.data))
+                found.append(self._broker(number, node.data, cluster))
             except (ValueError, NotPermittedError) as error:
                 reason = self.unusable[number] = str(error)
                 if reported.get(number) != reason:
                     log.error("broker unusable", broker=number, path=paths.broker(number), reason=reason)
         return found
 
-    def _broker(self, number: int, data: bytes) -> Broker:
+    def _broker(self, number: int, data: bytes, cluster: str) -> Broker:
         listeners = decode_listeners(data)
         listener = choose(listeners, self._settings.listener, self._settings.security_protocol)
-        return Broker(number, listener.host, listener.port)
+        return Broker(number, listener.host, listener.port, cluster)
 
     async def incarnations(self, topics: Iterable[str]) -> dict[str, int]:
         # A replayable sink asks before each batch, perhaps about thousands of topics. One read shows whether any was
@@ -167,6 +169,18 @@ async def incarnations(session: ZooKeeperSession, topics: Iterable[str]) -> dict
     names = list(topics)
     stats = await together([session.exists(paths.topic(name)) for name in names])
     return {name: stat.czxid for name, stat in zip(names, stats, strict=True) if stat is not None}
+
+
+def _cluster_id(node: Node | KzConsumerError | None) -> str:
+    """Empty if it is not known."""
+    if node is None or isinstance(node, NotPermittedError):
+        return ""
+    if isinstance(node, KzConsumerError):
+        raise node
+    try:
+        return decode_cluster_id(node.data)
+    except ValueError:
+        return ""
 
 
 def _identity(node: Node) -> TopicIdentity:

@@ -152,6 +152,9 @@ class DescribeQuorumRequest(msgspec.Struct, frozen=True):
 # request says that a missing topic is not to be created; older brokers with `auto.create.topics.enable` create every
 # topic that is named.
 
+WITH_CLUSTER_ID: Final = 2
+"""The first version of Metadata that says of which cluster a broker is (0.10.1)."""
+
 _PARTITION, _PARTITION_WITH_EPOCH = struct.Struct(">hii"), struct.Struct(">hiii")
 
 
@@ -177,7 +180,7 @@ class MetadataResponse(msgspec.Struct, frozen=True):
     brokers: dict[int, Broker]
     topics: dict[str, TopicMetadata]
     cluster_id: str | None = None
-    """None before version 2 (Kafka 0.10.1)."""
+    """None before WITH_CLUSTER_ID."""
     racks: dict[int, str] = {}
     """Of those brokers that have one."""
 
@@ -209,9 +212,9 @@ class MetadataRequest(msgspec.Struct, frozen=True):
             if version >= 3:
                 reader.int32()  # throttle_time_ms
             found = [_broker(reader, version) for _ in range(reader.count())]
-            brokers = {broker.id: broker for broker, _ in found}
             racks = {broker.id: rack for broker, rack in found if rack is not None}
-            cluster_id = reader.nullable_string() if version >= 2 else None
+            cluster_id = reader.nullable_string() if version >= WITH_CLUSTER_ID else None
+            brokers = {each.id: msgspec.structs.replace(each, cluster=cluster_id or "") for each, _ in found}
             if version >= 1:
                 reader.int32()  # controller_id
             topics = dict(_topic(reader, version, self.replicas) for _ in range(reader.count()))

@@ -237,7 +237,8 @@ def test_metadata_response(version: int, data: st.DataObject) -> None:
         ),
     )
     read = MetadataRequest(None, wanted).decode(version, memoryview(written(response)))
-    assert read.brokers == {broker.id: broker for broker in brokers}
+    known = (cluster or "") if version >= 2 else ""
+    assert read.brokers == {broker.id: Broker(broker.id, broker.host, broker.port, known) for broker in brokers}
     assert read.racks == (racks if version >= 1 else {})
     assert read.topics == {
         name: TopicMetadata(

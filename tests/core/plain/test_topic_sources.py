@@ -46,7 +46,8 @@ class Cluster:
 
     def __init__(self, seed: int) -> None:
         chance = random.Random(seed)
-        self.brokers = {n: Broker(n, f"kafka{n}", 9090 + n) for n in chance.sample(range(1, 12), chance.randint(1, 3))}
+        numbers = chance.sample(range(1, 12), chance.randint(1, 3))
+        self.brokers = {n: Broker(n, f"kafka{n}", 9090 + n, "the cluster") for n in numbers}
         self.topics = {name: chance.randint(1, 3) for name in chance.sample(NAMES, chance.randint(0, len(NAMES)))}
         self.ids = {name: f"id{number}" for number, name in enumerate(self.topics)}
         self.versions = Versions({DESCRIBE_QUORUM: (0, 2)})

@@ -272,7 +272,7 @@ class BrokerConnection:
                 for partition, leader in leaders.items()
             ]
             about[topic] = (frames.NONE if led else frames.UNKNOWN_TOPIC_OR_PARTITION, led)
-        return frames.described(logs.addresses, about)
+        return frames.described(logs.addresses, about, logs.cluster)
 
     def _list(self, asked: dict[TopicPartition, tuple[int, int]]) -> bytes:
         answers = {}

@@ -278,7 +278,9 @@ def stored(offsets: Mapping[TopicPartition, Kept], error: int) -> bytes:
     return struct.pack(">i", 0) + found + struct.pack(">h", error)
 
 
-def described(brokers: Mapping[int, tuple[str, int]], topics: Mapping[str, tuple[int, Sequence[Led]]]) -> bytes:
+def described(
+    brokers: Mapping[int, tuple[str, int]], topics: Mapping[str, tuple[int, Sequence[Led]]], cluster: str | None
+) -> bytes:
     """A metadata response: host and port of each broker, error and partitions of each topic."""
 
     def partition(each: Led) -> bytes:
@@ -293,7 +295,8 @@ def described(brokers: Mapping[int, tuple[str, int]], topics: Mapping[str, tuple
         for number, (host, port) in brokers.items()
     )
     found = _array(topic(name, *about) for name, about in topics.items())
-    return struct.pack(">i", 0) + at + struct.pack(">hi", -1, 0) + found + _NO_OPERATIONS
+    its_id = struct.pack(">h", -1) if cluster is None else _string(cluster)
+    return struct.pack(">i", 0) + at + its_id + struct.pack(">i", 0) + found + _NO_OPERATIONS
 
 
 _NO_OPERATIONS: Final = struct.pack(">i", -(1 << 31))

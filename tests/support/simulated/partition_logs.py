@@ -183,12 +183,19 @@ class PartitionLogs:
         self.leaders: dict[TopicPartition, int] = {}
         """-1: none at the moment."""
         self.changed: list[Callable[[], None]] = []
+        self.cluster: str | None = None
+        """The cluster's id, if it was given one."""
         self._incarnations = 0
         self._producing = True
         ensemble.make(paths.BROKER_TOPICS)
         ensemble.make(paths.BROKER_IDS)
         self.register(up=True)
         ensemble.world.after(PRODUCED_EVERY, self._produce)
+
+    def identify(self, cluster: str) -> None:
+        """Give the cluster an id, as it has from 0.10.1 on: in ZooKeeper, and in what brokers say."""
+        self.cluster = cluster
+        self._ensemble.make(paths.CLUSTER_ID, msgspec.json.encode({"version": "1", "id": cluster}))
 
     def register(self, *, up: bool) -> None:
         """All brokers register, or go; they answer all the same."""

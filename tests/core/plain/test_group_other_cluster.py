@@ -1,0 +1,66 @@
+"""The address of a broker that has died is given to a broker of another cluster, which has the same topics."""
+
+from __future__ import annotations
+
+import pytest
+
+from kzconsumer.model import TopicPartition
+from tests.support.simulated.broker import SimulatedBroker
+from tests.support.simulated.ensemble import Ensemble
+from tests.support.simulated.group import SimulatedGroup, joined, simulated_group
+from tests.support.simulated.member import Member
+from tests.support.simulated.partition_logs import PartitionLogs, host
+
+
+def of_other_cluster(group: SimulatedGroup) -> SimulatedBroker:
+    """The only broker of its cluster, with more records."""
+    logs = PartitionLogs(Ensemble(group.world), 1, 0)
+    logs.identify("other")
+    logs.grow("t", 4)
+    for _ in range(50):
+        logs.burst(10)
+    logs.stop()
+    return SimulatedBroker(group.world, logs, 0)
+
+
+def read(member: Member) -> dict[TopicPartition, int]:
+    assert member.connector is not None
+    return {at.topic_partition: at.consumed for at in member.connector.positions()}
+
+
+def ends(group: SimulatedGroup) -> dict[TopicPartition, int]:
+    return {partition: group.logs.end(partition) for partition in group.logs.partitions}
+
+
+@pytest.mark.parametrize(("brokers", "storage"), [(1, "zookeeper"), (2, "kafka")])
+def test_a_broker_of_another_cluster_is_not_taken_for_one_of_ours(brokers: int, storage: str) -> None:
+    """It is not read, not believed who leads, and gets no offsets. The other broker is read all the time."""
+    with simulated_group(1, brokers=brokers, storage=storage) as group:
+        group.logs.identify("ours")
+        member = joined(group)
+        group.logs.stop()
+        assert group.world.pass_time(5, lambda: read(member) == ends(group))
+
+        before, other, address = ends(group), of_other_cluster(group), host(0)
+        ours, group.network.hosts[address] = group.network.hosts[address], other
+        group.brokers[0].stop()
+        group.logs.burst(10)
+        group.world.pass_time(30)
+        led = group.logs.leaders
+        assert read(member) == {each: before[each] if led[each] == 0 else end for each, end in ends(group).items()}
+        assert not other.coordinator.stored
+        said = "broker 0 (kafka0:9092): a broker of cluster other, not of ours"
+        assert any(said in str(event.get("reason")) for event in group.events)
+
+        group.network.hosts[address] = ours
+        group.brokers[0].up = True
+        assert group.world.pass_time(10, lambda: read(member) == ends(group))
+
+
+def test_a_cluster_without_an_id_is_read() -> None:
+    """Its brokers are older than 0.10.1, or its node in ZooKeeper was deleted."""
+    with simulated_group(1) as group:
+        member = joined(group)
+        group.logs.stop()
+        assert any(ends(group).values())
+        assert group.world.pass_time(5, lambda: read(member) == ends(group))
