@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kzconsumer_sandbox.sandbox_errors import SandboxError
-from kzconsumer_sandbox.servers.server_process import ServerProcess
+from kzconsumer_sandbox.servers.server_process import START_LIMIT, Patience, ServerProcess
 from tests.support.processes import exists, wait_gone, wait_until
 
 # Starts a server or (the control) the same program without our launcher, prints its pid and waits to be killed.
@@ -88,6 +89,24 @@ def test_an_early_end_is_reported_with_the_log(sleeper: Sleeper) -> None:
     sleeper.wait_ended(5)
     with pytest.raises(SandboxError, match=r"(?s)exited instead of serving; the end of .*log\.txt:.*nonsense"):
         sleeper.wait_ready()
+
+
+@pytest.mark.parametrize(("load", "seconds"), [(3.0, 60), (3.1, 300)])
+def test_a_start_may_take_longer_while_the_machine_is_busy(
+    sleeper: Sleeper, monkeypatch: pytest.MonkeyPatch, load: float, seconds: float
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(sleeper, "serves", lambda: False)
+    sleeper.start()
+    patience = Patience(START_LIMIT)
+    now += seconds
+    assert not patience.exhausted()
+    now += 1
+    with pytest.raises(SandboxError, match=f"sleeper does not serve after {seconds + 1} s"):
+        sleeper.wait_patiently(patience)
 
 
 @pytest.mark.parametrize("how", ["ours", "control"])

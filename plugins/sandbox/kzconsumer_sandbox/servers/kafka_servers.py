@@ -27,7 +27,7 @@ from kzconsumer_sandbox.servers.configuration import (
 )
 from kzconsumer_sandbox.servers.jars import KafkaVersion, classpath
 from kzconsumer_sandbox.servers.readiness import ephemeral_nodes, known_brokers, listens, zookeeper_serves
-from kzconsumer_sandbox.servers.server_process import START_LIMIT, ServerProcess
+from kzconsumer_sandbox.servers.server_process import START_LIMIT, Patience, ServerProcess
 
 # A stand-alone ZooKeeper 3.8.4 on loopback; it keeps port and data over restarts.
 
@@ -312,12 +312,12 @@ class Cluster:
 
     def wait_ready(self, limit: float = START_LIMIT) -> None:
         """Block until every broker serves and knows all brokers. Raises SandboxError."""
-        deadline = time.monotonic() + limit
+        patience = Patience(limit)
         for broker in self.brokers.values():
-            broker.wait_ready(max(deadline - time.monotonic(), 0.0))
+            broker.wait_patiently(patience)
         while not all(self._knows_all(broker) for broker in self.brokers.values()):
-            if time.monotonic() > deadline:
-                raise SandboxError(f"the brokers do not know each other after {limit:.0f} s: {self!r}")
+            if patience.exhausted():
+                raise SandboxError(f"the brokers do not know each other after {patience}: {self!r}")
             time.sleep(0.05)
 
     def _knows_all(self, broker: BrokerServer) -> bool:
