@@ -33,6 +33,7 @@ def test_the_users_settings_come_before_our_defaults() -> None:
     ("conf", "variable", "serial"),
     [
         ({}, "", True),
+        ({"spark.driver.memory": "512m"}, "", True),
         ({"spark.driver.memory": "8g"}, "", False),
         ({"spark.driver.extraJavaOptions": "-XX:+UseZGC"}, "", False),
         ({}, "-Xss4m -XX:+UseG1GC", False),
@@ -54,6 +55,7 @@ def test_the_whole_heap_is_used_from_the_start_unless_it_is_larger_or_other_opti
         return settings(start(FILES, conf))["spark.driver.extraJavaOptions"].split()
 
     assert "-Xms1g" in options({})
+    assert "-Xms512m" in options({"spark.driver.memory": "512m"})
     assert not [each for each in options({"spark.driver.memory": "8g"}) if each.startswith("-Xms")]
     given = options({"spark.driver.extraJavaOptions": "-Xms64m"})
     assert [each for each in given if each.startswith("-Xms")] == ["-Xms1g", "-Xms64m"], "Java takes the last"

@@ -126,6 +126,8 @@ _EXECUTOR_JAVA_OPTIONS: Final = "spark.executor.extraJavaOptions"
 # processor time at 1 KiB a record, a seventh at 100 B. The batches are those of our own tasks, with valid offsets.
 _ARROW: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 _COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
+# Up to the default, as it is mostly written.
+_SMALL_HEAP: Final = re.compile(r"\d{1,3}m|1024m|1g", re.IGNORECASE)
 # Where users set options of every Java, or of every Spark.
 _JAVA_VARIABLES: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 _ZONE: Final = "spark.sql.session.timeZone"
@@ -247,7 +249,7 @@ def _heap(merged: Mapping[str, str], given: str) -> str:
     """
     chosen = " ".join([given, *(os.environ.get(name, "") for name in _JAVA_VARIABLES)])
     memory = merged["spark.driver.memory"]
-    if memory != _DEFAULTS["spark.driver.memory"]:
+    if not _SMALL_HEAP.fullmatch(memory):
         return ""
     # Java does not start with two collectors.
     collector = "" if _COLLECTOR.search(chosen) else " -XX:+UseSerialGC"
