@@ -7,6 +7,7 @@ has its own interpreter.
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
@@ -80,7 +81,10 @@ class Tree:
         self._started()
         file = self.root / bug.file
         source = file.read_text()
-        self._write(file, bug.plant(source))
+        planted = bug.plant(source)
+        if file.suffix == ".py":
+            ast.parse(planted, str(file))  # what cannot be imported shows nothing of the tests
+        self._write(file, planted)
         try:
             yield
         finally:

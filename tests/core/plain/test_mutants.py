@@ -85,10 +85,7 @@ def parts(test: str) -> tuple[str, str]:
 def test_the_mutants_of_an_area_can_be_planted(area: str) -> None:
     for mutant in AREAS[area]:
         source = (ROOT / mutant.file).read_text()
-        planted = mutant.plant(source)
-        assert planted != source, mutant.id
-        if mutant.file.endswith(".py"):
-            ast.parse(planted, mutant.id)
+        assert mutant.plant(source) != source, mutant.id
 
 
 @pytest.mark.parametrize("area", AREAS)

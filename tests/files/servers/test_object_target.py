@@ -217,7 +217,7 @@ def test_lost_replies_of_conditional_puts(scheme: Scheme, tmp_path: Path, monkey
         assert not [name for name in store.objects() if "/publishing/" in name or "/attempts/" in name]
 
 
-@pytest.mark.parametrize("scheme", extent(["s3", "gs"], ["s3", "gs", "abfss"]), indirect=True)
+@EACH_BY_NIGHT  # how a store may ignore them: plain/test_store_errors.py
 async def test_a_store_without_conditional_puts_is_refused(
     scheme: Scheme, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
