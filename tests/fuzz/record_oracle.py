@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from kzconsumer.records import compression as L
 from kzconsumer.records.compression import BadCompression, Scratch, decompress
@@ -105,8 +105,9 @@ class Transactions:
         return int.from_bytes(key[2:4], "big")
 
 
-def batch_rows(base: int, whole: Reader, transactions: Transactions) -> tuple[int, Callable[[], Iterator[Row]]]:
-    _, _, _, attributes, last, first_time, latest_time, producer, _, _, count = whole.unpack("ibIhiqqqhii")
+def batch_rows(base: int, whole: Reader, transactions: Transactions) -> tuple[int, int, Callable[[], Iterator[Row]]]:
+    """(last offset, leader epoch, rows)"""
+    epoch, _, _, attributes, last, first_time, latest_time, producer, _, _, count = whole.unpack("ibIhiqqqhii")
     if last < 0:
         raise Bad
     hidden = transactions.hide(base + last, producer, attributes, count, whole.data)
@@ -138,7 +139,7 @@ def batch_rows(base: int, whole: Reader, transactions: Transactions) -> tuple[in
         if reader.data:
             raise Bad
 
-    return base + last, (lambda: iter(())) if hidden or attributes & 0x20 else rows
+    return base + last, epoch, (lambda: iter(())) if hidden or attributes & 0x20 else rows
 
 
 def message_fields(magic: int, whole: Reader) -> tuple[int, int, bytes | None, bytes | None]:
@@ -189,9 +190,13 @@ def message_rows(offset: int, magic: int, whole: Reader) -> Callable[[], Iterato
     return rows
 
 
-def reference(data: bytes, start: int, transactions: Transactions) -> tuple[list[Row], int, bool, bool]:
-    """(rows, next offset, incomplete, corrupt)"""
+Read: TypeAlias = tuple[list[Row], int, bool, bool, tuple[tuple[int, int], ...]]
+"""Rows, next offset, incomplete, corrupt; the first offset and leader epoch of each run of batches of one epoch."""
+
+
+def reference(data: bytes, start: int, transactions: Transactions) -> Read:
     out: list[Row] = []
+    epochs: dict[int, int] = {}
     low = next_offset = start
     reader = Reader(data)
     any_batch = False
@@ -201,22 +206,24 @@ def reference(data: bytes, start: int, transactions: Transactions) -> tuple[list
             if size < 14:
                 raise Bad
             if size > len(reader.data):
-                return out, next_offset, not any_batch, False
+                return out, next_offset, not any_batch, False, tuple(epochs.items())
             magic = reader.data[4]
             if magic > 2 or not 0 <= offset <= L.MAX_OFFSET:
                 raise Bad
             whole = Reader(reader.take(size))
             if magic == 2:
-                last, rows = batch_rows(offset, whole, transactions)
+                last, epoch, rows = batch_rows(offset, whole, transactions)
             else:
-                last, rows = offset, message_rows(offset, magic, whole)
+                last, epoch, rows = offset, -1, message_rows(offset, magic, whole)
             any_batch = True
             good = list(rows()) if last >= start else []
             for row in good:
                 if row[0] >= low:
                     out.append(row)
                     low = row[0] + 1
+            if last >= next_offset and list(epochs.values())[-1:] != [epoch]:
+                epochs[next_offset] = epoch
             next_offset = max(next_offset, last + 1)
     except Bad:
-        return out, next_offset, False, True
-    return out, next_offset, bool(reader.data) and not any_batch, False
+        return out, next_offset, False, True, tuple(epochs.items())
+    return out, next_offset, bool(reader.data) and not any_batch, False, tuple(epochs.items())

@@ -7,6 +7,7 @@ that may not be touched: one byte too far ends the process.
 from __future__ import annotations
 
 import random
+import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -19,7 +20,7 @@ from kzconsumer.records.compression import Scratch
 from kzconsumer.records.decode import Decoded, decode
 from tests.fuzz.guarded_memory import GuardedMemory
 from tests.fuzz.mutations import int32, lengths_at_their_limits, mutate
-from tests.fuzz.record_oracle import Row, Transactions, reference
+from tests.fuzz.record_oracle import Read, Transactions, reference
 from tests.support.chunks import messages
 from tests.support.record_sets import (
     CODECS,
@@ -55,7 +56,7 @@ def decode_unchecked(records: memoryview, start: int, aborted: Sequence[tuple[in
     return decode(records, topic="topic", partition=3, start=start, aborted=aborted, check=False)
 
 
-def plain(decoded: Decoded) -> tuple[list[Row], int, bool, bool]:
+def plain(decoded: Decoded) -> Read:
     batch = decoded.records.columns()
     batch.validate(full=True)
     columns = {name: batch.column(name) for name in batch.schema.names}
@@ -63,7 +64,7 @@ def plain(decoded: Decoded) -> tuple[list[Row], int, bool, bool]:
     names = ("offset", "timestamp", "timestamp_type", "key", "value")
     headers = [[(h["key"], h["value"]) for h in row] for row in columns["headers"].to_pylist() if row is not None]
     rows = list(zip(*(columns[name].to_pylist() for name in names), headers, strict=True))
-    return rows, decoded.next_offset, decoded.incomplete, decoded.corrupt is not None
+    return rows, decoded.next_offset, decoded.incomplete, decoded.corrupt is not None, decoded.epochs
 
 
 def idle(decoded: Decoded) -> list[str]:
@@ -76,13 +77,13 @@ def idle(decoded: Decoded) -> list[str]:
     return [name for name, column in columns.items() if column.buffers()[0] is not None and not column.null_count]
 
 
-def plain_rows(decoded: Decoded) -> tuple[list[Row], int, bool, bool]:
+def plain_rows(decoded: Decoded) -> Read:
     """The same, by way of messages."""
     rows = [
         (each.offset, each.timestamp, each.timestamp_type, each.key, each.value, list(each.headers))
         for each in messages(decoded.records)
     ]
-    return rows, decoded.next_offset, decoded.incomplete, decoded.corrupt is not None
+    return rows, decoded.next_offset, decoded.incomplete, decoded.corrupt is not None, decoded.epochs
 
 
 def seeds() -> list[bytes]:
@@ -141,6 +142,21 @@ def transactions(records: Sequence[Record], rng: random.Random) -> bytes:
             parts.append(control_batch(offset, producer_id=producer, commit=rng.random() < 0.3))
             offset += 1
     return b"".join(parts)
+
+
+def moved(data: bytes, by: int) -> bytes:
+    """With higher offsets, and other leader epochs: of batches and messages, as far as they can be found."""
+    out, at = bytearray(data), 0
+    while by and at + L.LOG_OVERHEAD <= len(out):
+        offset, size = struct.unpack_from(">qi", out, at)
+        if 0 <= offset <= L.MAX_OFFSET - by:
+            struct.pack_into(">q", out, at, offset + by)
+        if size < L.MESSAGE_SIZE_V0:
+            break
+        if out[at + L.LOG_OVERHEAD + 4 : at + L.LOG_OVERHEAD + 5] == b"\2":
+            struct.pack_into(">i", out, at + L.LOG_OVERHEAD, size % 3 - 1)
+        at += L.LOG_OVERHEAD + size
+    return bytes(out)
 
 
 def mutate_inside(rng: random.Random) -> bytes:
@@ -217,10 +233,11 @@ def differences(decode: Decode, cases: int, seed: int) -> tuple[list[str], Count
             data = known[case]
         else:
             data = mutate_inside(rng) if rng.random() < 0.25 else mutate(rng.choice(known), rng)
-        start = rng.choice([0, 0, 101, 105])
-        placed = area.put(data, at_end=rng.random() < 0.75)
+        by = rng.choice([0, 0, 1 << 32, L.MAX_OFFSET - 200])
+        start = by + rng.choice([0, 0, 101, 105])
+        placed = area.put(moved(data, by), at_end=rng.random() < 0.75)
         aborted = [
-            (rng.choice(PRODUCERS), rng.choice([0, 90, 90, 91, 92, 95, 100, 105, 120]))
+            (rng.choice(PRODUCERS), by + rng.choice([0, 90, 90, 91, 92, 95, 100, 105, 120]))
             for _ in range(rng.choice([0, 1, 2, 5, 5]))
         ]
         found += difference(decode, placed, start, aborted, kinds)
