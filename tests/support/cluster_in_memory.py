@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any
+from typing import Any, cast
 
+from kzconsumer.brokers.protocol.cluster_state import TopicMetadata
 from kzconsumer.lag.partition import Why
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.start_rules import WithBrokers
+from kzconsumer.registry.broker_topics import ClusterMetadata
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
 from kzconsumer_tools.groups.group_lag import LogRange
@@ -25,12 +27,12 @@ class Cluster(ClusterAccess):
         self.keeps_epochs = True
         """As brokers from 2.1 on."""
         self.meanwhile: Callable[[], Awaitable[object]] | None = None
+        self.reported: dict[str, str] = {}
+        """The ids of topics, empty where brokers disagree; none if members recognize topics by their nodes."""
+        self._metadata = cast("ClusterMetadata", Metadata(self.reported))
 
     async def topics(self) -> Topics:
         return NodeTopicsRead(self.session)
-
-    async def identify(self, group: str, topics: Collection[str]) -> None:
-        """Members recognize topics by their nodes."""
 
     async def logs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange]:
         return {each: LogRange(0, 10) for each in partitions}
@@ -45,6 +47,20 @@ class Cluster(ClusterAccess):
 
     def coordinator(self, group: str) -> Any:
         return Coordinator(self, self.has.setdefault(group, {}))
+
+
+class Metadata:
+    def __init__(self, reported: Mapping[str, str]) -> None:
+        self._reported = reported
+
+    async def asks_brokers(self) -> bool:
+        return bool(self._reported)
+
+    async def described(self, names: Collection[str]) -> dict[str, TopicMetadata]:
+        return {name: TopicMetadata(0, {}, "of one broker") for name in names}
+
+    async def agreed(self, names: Collection[str]) -> dict[str, str]:
+        return {name: self._reported[name] for name in names}
 
 
 class Coordinator:

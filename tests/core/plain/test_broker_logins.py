@@ -52,7 +52,8 @@ class Peer:
 
 def two_tokens(host: str) -> Exchange:
     assert host == "kafka1", "without the dot of an absolute name"
-    assert (yield b"first") == b"challenge"
+    if (yield b"first") != b"challenge":
+        raise SecurityError("the server does not prove who it is")
     assert (yield b"second") == b"welcome"
     return None
 
@@ -127,6 +128,7 @@ async def test_before_1_0_tokens_are_sent_without_a_request() -> None:
             "the broker hung up; those before 1.0 do not say why: is the token valid?",
         ),
         (Peer(0, handshake(), SecurityError("not TLS")), "", "not TLS"),
+        (Peer(1, handshake(), answer(b"forged")), "", "the server does not prove who it is"),
     ],
 )
 async def test_a_refused_login_names_the_identity_and_what_to_check(peer: Peer, check: str, why: str) -> None:

@@ -23,8 +23,9 @@ PARTITIONS = [TopicPartition(topic, number) for topic in "tu" for number in rang
 WHICH = st.sampled_from(PARTITIONS)
 POSITIONS = st.builds(FetchPosition, st.integers(0, 3), st.sampled_from((1, 1000)), st.integers(0, 1), st.just(-1))
 SOME = st.sets(WHICH)
-ROUNDS = st.tuples(st.dictionaries(WHICH, POSITIONS), st.none() | WHICH, SOME)
-"""What is wanted, what is not wanted any more, and what has records."""
+THROTTLES = st.sampled_from((0, 0, 0, 1, 1000))
+ROUNDS = st.tuples(st.dictionaries(WHICH, POSITIONS), st.none() | WHICH, SOME, THROTTLES)
+"""What is wanted, what is not wanted any more, what has records, and for how long a quota holds the client back."""
 OPENS = st.sampled_from((True, True, True, False))
 ORDER = PARTITIONS[::-1]
 
@@ -123,11 +124,11 @@ class SessionMachine(RuleBasedStateMachine):
         self.in_flight = None
 
     @precondition(lambda self: self.in_flight is not None)
-    @rule(served=SOME, throttled=st.booleans())
-    def answer(self, served: set[TopicPartition], throttled: bool) -> None:
+    @rule(served=SOME, throttle_ms=THROTTLES)
+    def answer(self, served: set[TopicPartition], throttle_ms: int) -> None:
         wanted, self.in_flight = self.in_flight, None
         assert wanted is not None
-        response, read = self._answer(self.request, served, throttled=throttled)
+        response, read = self._answer(self.request, served, throttle_ms)
         if not response.error or response.error == error_codes.FETCH_SESSION_ID_NOT_FOUND:
             self.number = response.session_id
         usable = self.session.answered(response)
@@ -137,6 +138,8 @@ class SessionMachine(RuleBasedStateMachine):
             return
         assert read == wanted, "the broker reads something else"
         assert list(read) == list(self.session.reads), "in another order"
+        in_session = self.request.epoch > 0 and self.session.goes_on
+        assert self.session.speaks_for_all == (in_session and not throttle_ms), "an empty answer may be the throttling"
         if self.session.speaks_for_all:
             named = {part.topic_partition for part in response.partitions}
             for partition in wanted.keys() - named:
@@ -149,20 +152,20 @@ class SessionMachine(RuleBasedStateMachine):
     def exchange(
         self,
         opens: bool,
-        rounds: list[tuple[dict[TopicPartition, FetchPosition], TopicPartition | None, set[TopicPartition]]],
+        rounds: list[tuple[dict[TopicPartition, FetchPosition], TopicPartition | None, set[TopicPartition], int]],
     ) -> None:
         """Several requests and answers, one after the other: of a session, if nothing happens to it."""
-        for wants, left, served in rounds:
+        for wants, left, served, throttle_ms in rounds:
             for partition, position in wants.items():
                 self.want(partition, position)
             if left is not None:
                 self.leave(left)
             if self.in_flight is None:
                 self.ask(opens)
-            self.answer(served, throttled=False)
+            self.answer(served, throttle_ms)
 
     def _answer(
-        self, request: SessionRequest, served: set[TopicPartition], *, throttled: bool = False
+        self, request: SessionRequest, served: set[TopicPartition], throttle_ms: int = 0
     ) -> tuple[FetchResponse, dict[TopicPartition, FetchPosition]]:
         """What the broker answers, and what it has read."""
         asked = [
@@ -174,8 +177,8 @@ class SessionMachine(RuleBasedStateMachine):
         )
         read = {each.partition: FetchPosition(each.offset, each.max_bytes, each.leader_epoch)
                 for each in answer.request.partitions}  # fmt: skip
-        if throttled and not answer.error:
-            return FetchResponse(0, 1000, [], answer.throttle()), read
+        if throttle_ms and not answer.error:
+            return FetchResponse(0, throttle_ms, [], answer.throttle()), read
         error, number, parts = answer.finish([self._part(each, served) for each in read])
         fetched = [
             FetchedPartition(p.partition, p.error, p.high_watermark, -1, p.log_start, (), memoryview(p.records))
@@ -222,12 +225,6 @@ def test_a_request_names_only_what_has_changed() -> None:
     assert session.request((), opens=True) == SessionRequest({T1: THERE}, [T0], 7, 2)
     session.answered(FetchResponse(0, 0, [], 7))
     assert session.request((), opens=True) == SessionRequest({}, [], 7, 3)
-
-
-def test_another_leader_epoch_is_sent() -> None:
-    session = opened(T0)
-    session.want(T0, HERE._replace(leader_epoch=1))
-    assert session.request((), opens=True).partitions == {T0: HERE._replace(leader_epoch=1)}
 
 
 def test_what_was_given_up_and_wanted_again_at_the_same_place_is_not_named() -> None:
@@ -286,15 +283,6 @@ def test_the_end_of_a_session() -> None:
     assert session.close() == SessionRequest({}, (), 7, -1)
     assert session.close() is None
     assert FetchSession().close() is None
-
-
-def test_brokers_without_sessions_are_asked_for_all() -> None:
-    session = FetchSession()
-    session.want(T0, HERE)
-    for _ in range(2):
-        assert session.request((T0,), opens=False) == SessionRequest({T0: HERE}, (), 0, -1)
-        assert session.answered(FetchResponse(0, 0, [part(T0)]))
-        assert not session.speaks_for_all
 
 
 def test_a_partition_is_left_out_if_what_others_put_fills_its_queue() -> None:
@@ -406,11 +394,3 @@ def test_a_session_that_is_given_up_while_a_request_is_in_flight_ends_with_its_a
     assert session.answered(FetchResponse(0, 0, [part(T0, b"records")], 7))
     assert not session.goes_on
     assert session.request((T0,), opens=True) == SessionRequest({T0: HERE}, (), 7, 0)
-
-
-def test_an_answer_that_is_empty_because_of_a_quota_says_nothing_of_partitions() -> None:
-    session = opened(T0)
-    session.request((), opens=True)
-    session.answered(FetchResponse(0, 1000, [], 7))
-    assert session.goes_on
-    assert not session.speaks_for_all

@@ -51,6 +51,7 @@ class Cluster:
         self.topics = {name: chance.randint(1, 3) for name in chance.sample(NAMES, chance.randint(0, len(NAMES)))}
         self.ids = {name: f"id{number}" for number, name in enumerate(self.topics)}
         self.versions = Versions({DESCRIBE_QUORUM: (0, 2)})
+        self.calls = 0
 
     async def connection(self, at: Broker, purpose: str) -> Cluster:
         assert (at.host, at.port) in {(each.host, each.port) for each in self.brokers.values()}
@@ -63,6 +64,7 @@ class Cluster:
             numbers = range(self.topics[name] - 1, -1, -1)
             return TopicMetadata(0, {n: PartitionMetadata(0, 1, 0) for n in numbers}, self.ids[name])
 
+        self.calls += 1
         names = self.topics if request.topics is None else request.topics
         return MetadataResponse(self.brokers, {name: described(name) for name in names}, "the cluster")
 
@@ -149,7 +151,11 @@ def test_znodes_and_brokers_give_the_same_answers(seed: int) -> None:
             "the cluster": "the cluster",
         }
         for asks_brokers in (False, True):
-            assert await answers(cluster.source(session, asks_brokers=asks_brokers), names, partitions) == expected
+            source = cluster.source(session, asks_brokers=asks_brokers)
+            assert await answers(source, names, partitions) == expected
+            before = cluster.calls
+            await source.topics(there)
+            assert cluster.calls - before == (asks_brokers and there != []), "brokers do not vote about recorded ids"
 
     Clients(seed).play(script)
 

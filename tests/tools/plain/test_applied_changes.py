@@ -22,9 +22,10 @@ Joins = Callable[[ZooKeeperSession], object]
 
 
 async def prepared(session: ZooKeeperSession) -> list[NodeChange]:
-    """A group with three offsets, which are to be others."""
+    """A group with three offsets, which are to be others. Somebody has set the content of its containers."""
     for path in (*OFFSETS, GROUP.ids, OWNER.rpartition("/")[0]):
         await session.ensure(path)
+        await session.set(path, b"", -1)
     return [NodeChange(path, await session.find(path), b"%d" % n) for n, path in enumerate(OFFSETS)]
 
 

@@ -15,14 +15,16 @@ from unittest import mock
 
 import pytest
 
+from kzconsumer.brokers.protocol.groups import GroupState
 from kzconsumer.errors import BrokersUnreachableError
+from kzconsumer.model import TopicPartition
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.operations import Create, Delete
 from kzconsumer_tools.exporter import exporter as module
 from kzconsumer_tools.exporter.exporter import DELAY, VALID, Exporter, ExporterReading
 from kzconsumer_tools.exporter.exporter_server import families
-from kzconsumer_tools.exporter.kafka_groups import KafkaGroups
+from kzconsumer_tools.exporter.kafka_groups import KafkaGroup, KafkaGroups
 from tests.support.extent import extent
 from tests.support.simulated import kafka_frames as frames
 from tests.support.simulated.broker import SimulatedBroker
@@ -208,16 +210,20 @@ def test_a_group_and_a_topic_are_deleted() -> None:
         assert lags(cluster.reading()) == {END - STORED: 8, None: 4}
 
 
-def test_a_group_that_is_deleted_while_brokers_do_not_list_their_groups_is_forgotten() -> None:
-    """Every reading is incomplete then. The control is the other group."""
+def test_brokers_that_do_not_list_their_groups_any_more() -> None:
+    """The offsets in ZooKeeper of a group that had others with them are old. A group that is deleted is forgotten."""
+    with_brokers = KafkaGroup(GroupState(0, "Empty", ()), {TopicPartition("t0", 0): END})
+    found = KafkaGroups({"a": with_brokers}, None)
 
-    async def read_none(*arguments: object) -> KafkaGroups:
-        return KafkaGroups({}, BrokersUnreachableError("connection refused"))
+    async def read_kafka_groups(*arguments: object) -> KafkaGroups:
+        return found
 
-    with mock.patch.object(module, "read_kafka_groups", read_none), followed(kafka_groups=True) as cluster:
-        cluster.reading()
+    with mock.patch.object(module, "read_kafka_groups", read_kafka_groups), followed(kafka_groups=True) as cluster:
+        assert list(cluster.reading().groups) == ["a", "b"]
+        found = KafkaGroups({}, BrokersUnreachableError("connection refused"))
+        assert list(cluster.reading().groups) == ["b"]
         assert cluster.exporter.histories.of_groups.keys() == {"a", "b"}
         gone = sorted((each for each in cluster.ensemble.tree.nodes if each.startswith("/consumers/b")), reverse=True)
         cluster.ensemble.operate(*(Delete(path, -1) for path in gone))
-        assert list(cluster.reading().groups) == ["a"]
+        assert not cluster.reading().groups
         assert cluster.exporter.histories.of_groups.keys() == {"a"}

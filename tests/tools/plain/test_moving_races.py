@@ -160,8 +160,16 @@ def test_back_to_zookeeper() -> None:
         cluster.members = ()
         del cluster.has["new"][TopicPartition("gone", 0)]
         cluster.has["new"][PLACES[1]] = WithBrokers(10, None)
-        await apply_move(cluster, asked("zookeeper"), await prepare_move(cluster, asked("zookeeper")))
-        nodes = [await cluster.session.find(GROUP.offset(place)) for place in PLACES]
-        assert [node.data for node in nodes if node is not None] == [b"7", b"10", b"6"]
+        move = await prepare_move(cluster, asked("zookeeper"))
+        cluster.reported["orders"] = ""
+        with pytest.raises(NotDoneError, match="the brokers report different topics orders; nothing was changed"):
+            await apply_move(cluster, asked("zookeeper"), move)
+        cluster.reported["orders"] = "the id"
+        await apply_move(cluster, asked("zookeeper"), move)
+        nodes = [await cluster.session.get(GROUP.offset(place)) for place in PLACES]
+        assert [node.data for node in nodes] == [b"7", b"10", b"6"]
+        recorded = await cluster.session.get(GROUP.topic("orders"))
+        assert b"the id" in recorded.data
+        assert recorded.stat.mzxid < nodes[0].stat.mzxid, "members would take the offset for one of an earlier topic"
 
     play(script)
