@@ -34,7 +34,7 @@ from tests.support.simulated.network import CHROOT, SimulatedNetwork
 from tests.support.simulated.partition_logs import PartitionLogs, host
 from tests.support.simulated.product import product_in
 from tests.support.simulated.promises import Promises
-from tests.support.simulated.rest import unreported, unsettled
+from tests.support.simulated.rest import forgotten_ends, unended, unreported, unsettled
 from tests.support.simulated.scene import SESSION_TIMEOUT, Scene, settings_of
 from tests.support.simulated.strays import Strays
 from tests.support.simulated.turns import Turns
@@ -276,6 +276,8 @@ class SimulatedGroup:
             for seek in member.seeks:
                 if seek.done() and not seek.cancelled() and seek.exception() is not None:
                     self.promises.violated(f"a seek of {member.name} failed: {seek.exception()!r}")
+            if wrong := forgotten_ends(member):
+                self.promises.violated(wrong)
             if member.process.errors:
                 self.promises.violated(f"{member.name}: {member.process.errors}")
         violations = self.promises.violations
@@ -328,8 +330,10 @@ class SimulatedGroup:
         if rebalanced := {name: count - rebalances[name] for name, count in now.items() if count != rebalances[name]}:
             self.promises.violated(f"rebalances at rest: {rebalanced}")
         for member in self.members:
-            if member.active and (silent := unreported(self.ensemble.tree, member, self.events)):
-                self.promises.violated(silent)
+            if not member.active:
+                continue
+            if wrong := unreported(self.ensemble.tree, member, self.events) or unended(member, self.events):
+                self.promises.violated(wrong)
         self.check()
 
     def settled(self) -> str:

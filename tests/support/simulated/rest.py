@@ -111,6 +111,39 @@ def unreported(tree: Tree, member: Member, events: Iterable[Mapping[str, Any]]) 
     return f"{member.name} does not report {sorted(due - logged)}" if due - logged else ""
 
 
+def unended(member: Member, events: Iterable[Mapping[str, Any]]) -> str:
+    """Conditions of this membership of which it has logged the beginning alone, or an end without beginning."""
+    degraded, unowned = False, set[str]()
+    for each in events:
+        if each["member"] != member.name:
+            continue
+        match each["event"]:
+            case "registered":
+                degraded, unowned = False, set()
+            case "degraded":
+                degraded = True
+            case "no longer degraded":
+                if not degraded:
+                    return f"{member.name} logs that it is no longer degraded, which it was not"
+                degraded = False
+            case "partitions without owner":
+                unowned.update(each["partitions"])
+            case "partitions have an owner again" | "unowned partitions are assigned to other members":
+                unowned.difference_update(each["partitions"])
+    if degraded or unowned:
+        return f"{member.name} is {'degraded' if degraded else f'without owner of {sorted(unowned)}'} as last logged"
+    return ""
+
+
+def forgotten_ends(member: Member) -> str:
+    """Partitions of which it knows how far they can be read, and not since when: a daemon would ask for that again."""
+    if (present := sessions_of(member.connector).member if member.connector is not None else None) is None:
+        return ""
+    states = [claim.fetch for claim in present.owned.claims.values() if claim.fetch.preferred != claim.fetch.broker]
+    wrong = [each for each in states if (each.high_watermark is None) != (each.high_watermark_at is None)]
+    return f"{member.name} does not know since when {wrong} can be read so far" if wrong else ""
+
+
 def _untrue(member: Member, logs: PartitionLogs) -> str:
     """What it says of partitions of which everything is read."""
     positions = member.connector.positions() if member.connector is not None else ()
