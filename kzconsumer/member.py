@@ -312,10 +312,7 @@ class Member:
             by_topic.setdefault(partition.topic, []).append(partition)
         try:
             for led in by_topic.values():
-                try:
-                    await self._topics.require(led)  # brokers before 0.11 create a topic that is named
-                except NotFoundError as error:
-                    found |= dict.fromkeys(led, error)
+                found |= await self._missing(led)  # brokers before 0.11 create a topic that is named
             rest = [each for each in partitions if each not in found]
             if rest:
                 begins = await self._log_offsets.once(dict.fromkeys(rest, EARLIEST), within=within / 2)
@@ -329,6 +326,17 @@ class Member:
         except KzConsumerError as error:
             found |= dict.fromkeys((each for each in partitions if each not in found), error)
         return found
+
+    async def _missing(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, NotFoundError]:
+        """Those of one topic that do not exist."""
+        try:
+            await self._topics.require(partitions)
+        except NotFoundError as error:
+            if len(partitions) == 1:
+                return {partitions[0]: error}
+            found = [await self._missing([each]) for each in partitions]  # others of the topic may exist
+            return {each: why for one in found for each, why in one.items()}
+        return {}
 
     async def written(self, positions: Mapping[TopicPartition, int], within: float) -> dict[TopicPartition, int | Why]:
         """See `fetcher.record_times.RecordTimes.written`. For partitions that exist."""

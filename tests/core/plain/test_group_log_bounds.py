@@ -15,7 +15,7 @@ from tests.support.simulated.group import SimulatedGroup, joined, simulated_grou
 from tests.support.simulated.member import Member
 
 WITHIN = 2.0
-MISSING = [TopicPartition("missing", 0), TopicPartition("missing", 1)]
+MISSING = [TopicPartition("missing", 0), TopicPartition("missing", 1), TopicPartition("t", 7)]
 
 
 def bounds(group: SimulatedGroup, member: Member) -> dict[TopicPartition, tuple[int, int] | KzConsumerError]:

@@ -116,11 +116,13 @@ def test_an_election_only_names_possible_leaders() -> None:
     assert requests.election_request([found]) == Create("/admin/preferred_replica_election", data)
     assert (requests.not_elected([topic(leader=2)], [found]), requests.not_elected([topic()], [found])) == (["t-0"], [])
     assert requests.elections(cluster(1, 2), [topic(leader=2)], {"t": {1}}) == []
+    no_states = topic_description("t", AssignmentNode({0: (1, 2)}, {}, {}, None), {}, {}, False, {}, ())
     reasons = [
         requests.elections(cluster(2), [topic(leader=2)], None)[0].reason,
         requests.elections(cluster(1, 2), [topic(leader=2, isr=(2,))], None)[0].reason,
+        requests.elections(cluster(1, 2), [no_states], None)[0].reason,
     ]
-    assert reasons == ["not alive", "not in sync"]
+    assert reasons == ["not alive", "not in sync", "state unknown"]
     for at, shown, scope, output in (
         (cluster(1, 2, electing=(("t", 0),)), topic(), None, "another election is in progress: t-0"),
         (cluster(1, 2), topic(), {"t": {5}}, "has no partition 5"),

@@ -155,10 +155,18 @@ def elections(
             chosen = numbers is None or each.partition in numbers
             if not chosen or not each.replicas or each.leader == each.replicas[0]:
                 continue
-            preferred = each.replicas[0]
-            reason = "not alive" if preferred not in alive else "not in sync" if preferred not in each.isr else None
-            found.append(Election(topic.topic, each.partition, each.leader, preferred, reason))
+            found.append(Election(topic.topic, each.partition, each.leader, each.replicas[0], _obstacle(each, alive)))
     return found
+
+
+def _obstacle(partition: PartitionShown, alive: Collection[int]) -> str | None:
+    """Why its preferred leader would not be elected."""
+    preferred = partition.replicas[0]
+    if preferred not in alive:
+        return "not alive"
+    if partition.leader_epoch is None:
+        return "state unknown"
+    return "not in sync" if preferred not in partition.isr else None
 
 
 def require_deletable(
