@@ -207,7 +207,10 @@ class Daemon:
         # planned, for a sink that has not started.
         async with anyio.create_task_group() as tasks:
             self._report.starting(f"starting the sink {runner.name}", max(SINK_START, runner.start_limit))
+            log.info("sink starting", sink=runner.name)
+            began = now()
             await tasks.start(runner.run)
+            log.info("sink ready", sink=runner.name, seconds=round(now() - began, 3))
             self._report.joining(sessions)
             async with sessions.running():
                 await subscribe(sessions)

@@ -189,11 +189,8 @@ class SinkRunner:
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[None]:
         """The sink, open. An error while closing does not replace the error that closed it."""
-        began = now()
-        log.info("sink starting", sink=self.name)
         with sink_failures(self.name):
             await self._sink.__aenter__()
-        log.info("sink ready", sink=self.name, seconds=round(now() - began, 3))
         try:
             yield
         except BaseException as error:

@@ -101,6 +101,10 @@ def test_options_of_sparks_own_source_name_ours() -> None:
     assert fault.endswith("unknown; use [subscription] include in a file that option config names")
     (fault,) = faults(**BASE, maxoffsetspertrigger="5")
     assert fault.endswith("unknown; use maxRecordsPerBatch")
+    (fault,) = faults(**BASE, assign='{"a":[0]}')
+    assert fault.endswith("unknown; use topics, whose partitions the group assigns")
+    (fault,) = faults(**BASE, kafka__security__protocol="SSL")
+    assert fault.endswith("unknown; use [brokers] and [fetch] in a file that option config names")
 
 
 def test_bounds_of_a_batch_read() -> None:
@@ -159,7 +163,7 @@ def test_columns_are_those_of_the_schema() -> None:
 
 
 def test_options_of_the_other_kind_of_query() -> None:
-    with pytest.raises(ConfigError, match=r"option endingOffsets: is for spark\.read: a streaming query begins where"):
+    with pytest.raises(ConfigError, match=r"option endingOffsets: is for spark\.read: a streaming query begins at"):
         read_options(BASE | {"endingoffsets": "latest"}).require_streaming()
     with pytest.raises(ConfigError, match=r"option maxTriggerDelay: is for spark\.readStream$"):
         read_options(BASE | {"maxtriggerdelay": "1s"}).require_batch()

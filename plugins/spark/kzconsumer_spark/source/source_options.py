@@ -176,6 +176,7 @@ _STREAM: Final = (*_BATCHES, _LEAST)
 _KNOWN: Final = {name.lower(): name for name in (_CONFIG, *_INSTEAD, *_STREAM, _HEADERS, _TASKS, *START, *UNTIL)}
 _SPARKS: Final = {
     "subscribe": "topics",
+    "assign": "topics, whose partitions the group assigns",
     "subscribepattern": f"[subscription] include in a file that option {_CONFIG} names",
     "maxoffsetspertrigger": "maxRecordsPerBatch",
     "minoffsetspertrigger": _LEAST,
@@ -184,6 +185,8 @@ _SPARKS: Final = {
     "endingoffsetsbytimestamp": UNTIL[1],
 }
 """Options of Spark's own Kafka source, and what they are here."""
+_CLIENT: Final = "kafka."
+"""How its options for Kafka's client begin."""
 _NO_GROUP: Final = {"group.id": "spark"}  # brokers see it as the client id
 
 
@@ -207,7 +210,8 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def require_streaming(self) -> None:
         """Raises ConfigError for options of batch reads, which `spark.read` takes."""
-        self._refuse((*START, *UNTIL), "is for spark.read: a streaming query begins where its group is")
+        why = "is for spark.read: a streaming query begins at the group's offsets, which kzconsumer offsets reset sets"
+        self._refuse((*START, *UNTIL), why)
 
     def require_batch(self) -> None:
         """Raises ConfigError for options of streaming queries, which `spark.readStream` takes."""
@@ -325,6 +329,10 @@ def _positive(name: str, value: str) -> int:
 def _unknown(name: str) -> str:
     if name in _SPARKS:
         return f"{WHERE}: option {name}: unknown; use {_SPARKS[name]}"
-    near = nearest(name, _KNOWN)
-    hint = f"did you mean {_KNOWN[near]}?" if near is not None else f"there are {', '.join(_KNOWN.values())}"
+    if (near := nearest(name, _KNOWN)) is not None:
+        hint = f"did you mean {_KNOWN[near]}?"
+    elif name.startswith(_CLIENT):
+        hint = f"use [brokers] and [fetch] in a file that option {_CONFIG} names"
+    else:
+        hint = f"there are {', '.join(_KNOWN.values())}"
     return f"{WHERE}: option {name}: unknown; {hint}"
