@@ -16,7 +16,7 @@ from kzconsumer.assignors import AssignmentContext, Assignor, assign_legacy, ass
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.testing import AssignorContract
 from kzconsumer_sticky import assignor as sticky
-from tests.support.extent import extent
+from tests.support.extent import extent, only_nightly
 
 Assignment = dict[TopicPartition, ConsumerThreadId]
 
@@ -29,6 +29,7 @@ class TestRoundRobin(AssignorContract):
     assignor = staticmethod(assign_roundrobin)
 
 
+@only_nightly  # the same code as above; the order in which it deals: test_assignor_roundrobin.py
 class TestRoundRobinLegacy(AssignorContract):
     assignor = staticmethod(assign_legacy)
 

@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 
 from kzconsumer.brokers.protocol.error_codes import CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE, UNKNOWN_SERVER_ERROR
 from kzconsumer.model import TopicPartition
+from tests.support.extent import extent
 from tests.support.simulated.ensemble import Connection
 from tests.support.simulated.group import SimulatedGroup, simulated_group
 from tests.support.simulated.kafka_frames import OFFSET_FOR_LEADER_EPOCH, Part
 from tests.support.simulated.member import Handed, Member
 from tests.support.simulated.scene import SESSION_TIMEOUT
 
-FEED_EVERY = 0.2
-"""Seconds between two records of a partition."""
+FEED_EVERY = extent(0.4, 0.2)
+"""Seconds between two records of a partition: so much less may be measured than what the next record would wait."""
 DEFAULTS: dict[str, Any] = {
     "fetch": (("request_timeout", "30s"), ("max_wait", "100ms")),
     "looks": "30s",
