@@ -183,6 +183,7 @@ class OwnedPartitions:
             for progress in owned:
                 known = progress.incarnation
                 if not progress.lost and present.get(progress.topic_partition.topic, known) != known:
+                    progress.retired = True
                     self._committer.lose(progress, "its topic was deleted and created again")
             return
 

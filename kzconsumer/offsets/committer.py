@@ -235,7 +235,7 @@ class Committer:
         log.warning("partition lost", **progress.topic_partition._asdict(), reason=reason)
         if (at := self.stored(progress)) is not None:
             self._lost[progress.topic_partition] = at
-            if at.offset is not None and at.offset < progress.consumed:
+            if at.offset is not None and at.offset < progress.consumed and not progress.retired:
                 self.lost_work_at = now()
         self.forget(progress)
         progress.close()

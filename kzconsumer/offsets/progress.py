@@ -177,7 +177,7 @@ class Progress:
         # The last range written to the sink's destination, in this epoch; first that of the claim record. What is
         # written next follows it.
         self.written: tuple[int, int] | None = None
-        self.retired = False  # set by the claims: the topic was deleted, nothing more is committed
+        self.retired = False  # set by the claims: the topic was deleted, nothing more is committed or redelivered
         self.paused = False  # set by the claims
         self._done_from: list[int] = []
         self._done_until: list[int] = []

@@ -95,6 +95,17 @@ class GroupAndBrokersMachine(GroupMachine):
         self.group.broker_faults.slow_down(which % BROKERS, request, by, lasts)
         self.wait(wait)
 
+    @precondition(lambda self: any(member.owned for member in self.active))
+    @rule(which=ANY, partition=ANY, lasts=st.sampled_from((0.0, 0.05, 0.6)), wait=WAITS)
+    def pause_shortly(self, which: int, partition: int, lasts: float, wait: float) -> None:
+        """While a record of the partition may be in hand, and still is when the next one comes."""
+        members = [member for member in self.active if member.owned]
+        member = members[which % len(members)]
+        self.group.pause(member, sorted(member.owned)[partition % len(member.owned)])
+        self.wait(lasts)
+        self.group.resume(member)
+        self.wait(wait)
+
     @rule(which=ANY, wait=WAITS)
     def hang_up(self, which: int, wait: float) -> None:
         """The next request gets no answer."""

@@ -27,6 +27,7 @@ from kzconsumer.zookeeper.operations import Create, Delete, SetData
 from tests.support.simulated.broker import SimulatedBroker
 from tests.support.simulated.broker_faults import BrokerFaults
 from tests.support.simulated.coordinator import Coordinator
+from tests.support.simulated.copies import Copies
 from tests.support.simulated.ensemble import Ensemble
 from tests.support.simulated.kafka_frames import NONE
 from tests.support.simulated.member import GROUP, Member, Subscription, listed
@@ -58,7 +59,7 @@ class SimulatedGroup:
         self.world = World(seed)
         self.ensemble = Ensemble(self.world, lag=scene.lag, chroot=CHROOT)
         self.network = SimulatedNetwork(self.ensemble)
-        self.logs = PartitionLogs(self.ensemble, scene.brokers, scene.record_bytes)
+        self.logs = PartitionLogs(self.ensemble, scene.brokers, scene.record_bytes, scene.quiet)
         self.brokers = [SimulatedBroker(self.world, self.logs, number) for number in self.logs.brokers]
         self.network.hosts.update({host(broker.number): broker for broker in self.brokers})
         self.paths = GroupPaths(GROUP)
@@ -70,6 +71,7 @@ class SimulatedGroup:
         self.coordinator = Coordinator()
         for broker in self.brokers:
             self._begin(broker)
+        self.copies = Copies(self.promises, self.coordinator) if scene.storage == "both" else None
         self.coordinator.knows = self.logs.logs.__contains__
         self.coordinator.committed.append(partial(self.promises.given_to_coordinator, scene.storage == "both"))
         self.events: list[Mapping[str, Any]] = []
@@ -339,14 +341,7 @@ class SimulatedGroup:
     def settled(self) -> str:
         """What does not hold yet although nothing happens any more; empty if everything does."""
         undone = unsettled(self.ensemble.tree, self.logs, self.promises, self.members, self.scene.assignor)
-        return undone or (self._uncopied() if self.scene.storage == "both" else "")
-
-    def _uncopied(self) -> str:
-        for partition in (each for member in self.members if member.active for each in member.held):
-            kept, stored = self.coordinator.stored.get(partition), self.promises.stored_by_owner(partition)
-            if stored is not None and (kept is None or kept.offset != stored):
-                return f"of {partition} {stored} is stored, and the brokers have {kept}"
-        return ""
+        return undone or (self.copies.missing(self.members) if self.copies is not None else "")
 
     def _thaw(self, member: Member) -> None:
         member.freezes -= 1
@@ -394,6 +389,8 @@ def simulated_group(seed: int, scene: Scene | None = None, **more: Any) -> Itera
         except RuntimeError:
             who = "-"
         group.promises.logged(who, event["event"])
+        if group.copies is not None:
+            group.copies.logged(who, event["event"])
         group.events.append({"level": level, **event, "member": who})
         group.promises.note(f"{who} {level} {event.pop('event')} {event}")
         raise structlog.DropEvent

@@ -112,7 +112,8 @@ class GroupMachine(ServersMachine):
         scene = replace(
             scene,
             session_partitions=2 if seed % 3 == 0 else scene.session_partitions,
-            nodes_at_once=2 if seed % 3 == 1 else scene.nodes_at_once,
+            nodes_at_once=1 if seed % 2 == 1 else scene.nodes_at_once,
+            quiet=seed % 4 in (1, 2) or scene.quiet,
             most_unacknowledged=2 if seed % 5 == 1 else scene.most_unacknowledged,
         )
         self.group = self.exits.enter_context(simulated_group(seed, scene))

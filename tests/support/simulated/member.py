@@ -81,6 +81,8 @@ class Member(RebalanceListener):
     """All that it was notified of as lost, not as revoked."""
     sought: dict[TopicPartition, int] = field(default_factory=dict)
     """The offset of the next record after a seek, until one arrives."""
+    went_to: set[tuple[TopicPartition, int]] = field(default_factory=set)
+    """Where seeks that have returned went to."""
     seeks: list[asyncio.Task[None]] = field(default_factory=list)
     resumes: int = 0
     in_hand: list[Handed] = field(default_factory=list)
@@ -153,11 +155,13 @@ class Member(RebalanceListener):
     async def seek(self, partition: TopicPartition, offset: int) -> None:
         """To be run as one of `seeks`. While the process is frozen several may be called; the last one holds."""
         self.sought.pop(partition, None)
+        self.went_to.discard((partition, offset))
         try:
             if self.connector is not None:
                 await self.connector.seek(partition, offset)
         except KzConsumerError:
             return
+        self.went_to.add((partition, offset))
         if partition in self.owned and self.seeks[-1] is asyncio.current_task():
             self.sought[partition] = offset
 

@@ -172,8 +172,8 @@ class PartitionLogs:
     `changed` is called when anything changes that a fetch may be waiting for.
     """
 
-    def __init__(self, ensemble: Ensemble, brokers: int, record_bytes: int) -> None:
-        """`record_bytes`: of each value of a burst."""
+    def __init__(self, ensemble: Ensemble, brokers: int, record_bytes: int, quiet: bool = False) -> None:
+        """`record_bytes`: of each value of a burst. `quiet`: each second partition has records of bursts only."""
         self._ensemble = ensemble
         self._record_bytes = record_bytes
         self.brokers = range(brokers)
@@ -187,6 +187,7 @@ class PartitionLogs:
         """The cluster's id, if it was given one."""
         self._incarnations = 0
         self._producing = True
+        self._busy = 2 if quiet else 1
         ensemble.make(paths.BROKER_TOPICS)
         ensemble.make(paths.BROKER_IDS)
         self.register(up=True)
@@ -304,8 +305,9 @@ class PartitionLogs:
 
     def _produce(self) -> None:
         if self._producing:
-            for log in self.logs.values():
-                log.append(round(RATE * PRODUCED_EVERY), 1)
+            for partition, log in self.logs.items():
+                if partition.partition % self._busy == 0:
+                    log.append(round(RATE * PRODUCED_EVERY), 1)
             self._change()
             self._ensemble.world.after(PRODUCED_EVERY, self._produce)
 

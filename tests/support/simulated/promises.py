@@ -20,6 +20,7 @@ from tests.support.simulated.member import GROUP, Handed, Member
 from tests.support.simulated.network import SLOW, Line, SimulatedNetwork
 from tests.support.simulated.partition_logs import PartitionLogs
 from tests.support.simulated.scene import STOP_DEADLINE
+from tests.support.simulated.znode_tree import shown
 
 TRACE = 4000
 """Log lines and transactions that are kept for a failure's report."""
@@ -64,6 +65,7 @@ class Promises:
         self._handed: dict[TopicPartition, dict[int, Handed]] = {}
         self.finished: dict[TopicPartition, set[int]] = {}
         self._start: dict[TopicPartition, int] = {}
+        self._copied: dict[TopicPartition, int] = {}  # what an owner has given to the coordinator last
         self._stored: dict[TopicPartition, int] = {}
         self._claims: dict[TopicPartition, tuple[int, int]] = {}  # the owner node's czxid and session
         self._unclean: set[int] = set()  # claims that were ended by other programs
@@ -292,10 +294,9 @@ class Promises:
         """A broker is about to store an offset: that which ZooKeeper has, if it gets a copy, else the only one."""
         assert isinstance(peer, Line)
         claim, holder = self._claims.get(partition, (0, OPERATOR))
-        if self.network.processes.get(holder) is not peer.process:
-            return  # nothing keeps a member that has lost the partition from that
-        if copied and self._outdated(partition, claim):
-            return  # a claim of the present topic begins a new epoch, in which this does not count
+        if self.network.processes.get(holder) is not peer.process or (copied and self._outdated(partition, claim)):
+            return  # nothing keeps a former owner from that; the claim of a topic that was created again ignores it
+        self._copied[partition] = offset
         if not copied:
             self._offset_changes(partition, offset, holder)
         elif offset != self._stored.get(partition) and partition not in self._meddled:
@@ -379,7 +380,8 @@ class Promises:
         """Every transaction that ZooKeeper executed."""
         nodes = self.ensemble.tree.nodes
         if operations and not all(isinstance(operation, Check) for operation in operations):
-            self.note(f"{self.network.processes.get(session)} writes {', '.join(map(_shown, operations))}")
+            written = ", ".join(shown(operation, self.paths.root) for operation in operations)
+            self.note(f"{self.network.processes.get(session)} writes {written}")
         for operation in operations:
             kind, partition = self._about(operation.path)
             if kind == "owners":
@@ -450,7 +452,8 @@ class Promises:
             before = offset
             for each in [each for each in self._handed.get(partition, {}) if each >= offset]:
                 del self._handed[partition][each]
-        if offset in self._sought.get(partition, ()) or (offset >= before and partition in self._overtaken):
+        sought = offset in self._sought.get(partition, ()) or self._seek_undone(partition, before, offset)
+        if sought or (offset >= before and partition in self._overtaken):
             self._skipped(partition, offset)
         elif stale and offset < before:
             self._handed.pop(partition, None)  # after a restoration (see above): who claims it next begins there
@@ -460,6 +463,11 @@ class Promises:
             self.violated(f"{process} moved {partition} back from {before} to {offset}")
         elif missing := set(range(before, offset)) - self._done(partition):
             self.violated(f"{process} stored {partition} = {offset}, but {sorted(missing)[:5]} was not worked on")
+
+    def _seek_undone(self, partition: TopicPartition, before: int, offset: int) -> bool:
+        """Whether a seek had stored `before`, and did not get to copy it: the former copy counts if it is larger."""
+        returned = any((partition, before) in member.went_to for member in self.members)
+        return not returned and before in self._sought.get(partition, ()) and offset == self._copied.get(partition)
 
     def _sought_where_stored(self, partition: TopicPartition, earlier: Handed) -> bool:
         """Whether its application then sought the stored offset: for that nothing has to be stored."""
@@ -482,16 +490,3 @@ class Promises:
         if path.startswith(self.paths.root) and len(parts) == 4:
             return parts[1], TopicPartition(parts[2], int(parts[3]))
         return "", TopicPartition("", 0)
-
-
-def _shown(operation: Operation) -> str:
-    path = operation.path.removeprefix(f"/consumers/{GROUP}")
-    match operation:
-        case Check(_, version):
-            return f"({path} v{version})"
-        case Delete():
-            return f"-{path}"
-        case SetData(_, data, version):
-            return f"{path}={data[:20]!r} v{version}"
-        case Create(_, data):
-            return f"+{path}={data[:20]!r}"

@@ -35,6 +35,8 @@ class Scene:
     brokers: int = 1
     record_bytes: int = 1
     """Of each value of a burst."""
+    quiet: bool = False
+    """In each second partition there are records of bursts only: what a member does not commit tells it nothing."""
     rack: str = ""
     """Where the members are."""
     fetch: tuple[tuple[str, str], ...] = ()

@@ -24,20 +24,20 @@ class Strays:
 
     def __init__(self, promises: Promises) -> None:
         self._promises = promises
-        self._since: dict[tuple[int, TopicPartition], float] = {}
+        self._since: dict[tuple[int, TopicPartition, int], float] = {}  # by the claim, too: the next one is another
         promises.world.after(EVERY, self._look)
 
     def _look(self) -> None:
         world = self._promises.world
         standing = set() if self._excused() else {each for m in self._promises.members for each in self._of(m)}
         self._since = {each: self._since.get(each, world.now) for each in standing}
-        for (session, partition), since in self._since.items():
+        for (session, partition, _), since in self._since.items():
             if world.now - since > PATIENCE:
                 name = self._promises.network.processes[session].name
                 self._promises.violated(f"{name} has had an owner node of {partition} without a claim for {PATIENCE} s")
         world.after(EVERY, self._look)
 
-    def _of(self, member: Member) -> Iterator[tuple[int, TopicPartition]]:
+    def _of(self, member: Member) -> Iterator[tuple[int, TopicPartition, int]]:
         world, session = self._promises.world, member.session
         if not member.active or member.troubled > world.now or member.connector is None or not session:
             return
@@ -45,7 +45,7 @@ class Strays:
         held = member.held
         for partition, holder in self._promises.owners.items():
             if holder == session and membership is not None and partition not in held:
-                yield session, partition
+                yield session, partition, self._promises.claim_of(partition)
 
     def _excused(self) -> bool:
         """Members wait, whatever they have, while no broker is registered or a registration is unreadable.

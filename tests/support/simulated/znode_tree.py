@@ -202,3 +202,17 @@ def written_below(path: str | None, operations: Sequence[Operation]) -> int | No
     """The index of the first operation that creates or sets a node below it."""
     writes = (i for i, each in enumerate(operations) if isinstance(each, Create | SetData) and path is not None)
     return next((i for i in writes if operations[i].path.startswith(path or "")), None)
+
+
+def shown(operation: Operation, root: str) -> str:
+    """One operation of a transaction in a trace, its path below `root`."""
+    path = operation.path.removeprefix(root)
+    match operation:
+        case Check(_, version):
+            return f"({path} v{version})"
+        case Delete():
+            return f"-{path}"
+        case SetData(_, data, version):
+            return f"{path}={data[:20]!r} v{version}"
+        case Create(_, data):
+            return f"+{path}={data[:20]!r}"
