@@ -213,7 +213,7 @@ async def prepare_reset(
     logs = await access.logs(partitions)
     times = await access.at_time(partitions, to.amount) if to.kind == "time" else {}
     try:
-        return [reset(nodes_at(nodes, each), to, logs[each], times.get(each)) for each in partitions]
+        return [reset(_to_change(nodes, each), to, logs[each], times.get(each)) for each in partitions]
     except ValueError as error:
         raise NotDoneError(f"{error}; nothing was changed") from None
 
@@ -261,7 +261,7 @@ async def prepare_import(
     epochs = {each: at.origin.leader_epoch for each, at in saved.items()}
     if verbatim:
         restored = [
-            OffsetChange(nodes_at(nodes, each), at.data, leader_epoch=epochs[each])
+            OffsetChange(_to_change(nodes, each), at.data, leader_epoch=epochs[each])
             for each, at in sorted(saved.items())
         ]
         return OffsetChanges(nodes, restored)
@@ -274,9 +274,9 @@ async def prepare_import(
     there = {each: offset for each, offset in offsets.items() if each not in left_out}
     logs = await access.logs([each for each, offset in there.items() if offset is not None])
     changes = [
-        to_offset(nodes_at(nodes, each), offset, logs[each], leader_epoch=epochs[each])
+        to_offset(_to_change(nodes, each), offset, logs[each], leader_epoch=epochs[each])
         if offset is not None
-        else OffsetChange(nodes_at(nodes, each), contents[each])
+        else OffsetChange(_to_change(nodes, each), contents[each])
         for each, offset in sorted(there.items())
     ]
     return OffsetChanges(nodes, changes, tuple(map(str, left_out)))
@@ -332,6 +332,14 @@ def nodes_at(nodes: GroupNodes, partition: TopicPartition) -> PartitionNodes:
     except ValueError as error:
         raise NotDoneError(f"{path}: {error}; use a newer kzconsumer") from None
     return found
+
+
+def _to_change(nodes: GroupNodes, partition: TopicPartition) -> PartitionNodes:
+    """Before anything is changed. Raises as `nodes_at`."""
+    try:
+        return nodes_at(nodes, partition)
+    except NotDoneError as error:
+        raise NotDoneError(f"{error} (nothing was changed)") from None
 
 
 # The effective offsets of a group are ZooKeeper's, the brokers', or the larger of both.
