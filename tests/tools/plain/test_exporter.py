@@ -26,6 +26,7 @@ from yarl import URL
 from kzconsumer.clock import now
 from kzconsumer.lag.partition import Why
 from kzconsumer.model import TopicPartition
+from kzconsumer.registry.nodes import MOST_PARTITIONS
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.settings import Settings
 from kzconsumer.status.partition_health import WINDOW
@@ -274,6 +275,8 @@ def test_documents_have_the_fields_of_burrow() -> None:
     assert (status["maxlag"]["owner"], status["maxlag"]["current_lag"], status["totallag"]) == ("m-0", 8, 11)
     topics = burrow.consumer(seen)
     assert set(topics) == {"orders"}
+    odd = msgspec.structs.replace(seen.partitions[0], partition=MOST_PARTITIONS)
+    assert burrow.consumer(msgspec.structs.replace(seen, partitions=(odd, *seen.partitions))) == topics
     first, second = topics["orders"]
     assert first is not None
     assert second is not None
