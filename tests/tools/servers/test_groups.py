@@ -65,7 +65,8 @@ async def member_node(zookeeper: ZooKeeperSession, group: str, consumer: str) ->
     return datetime.fromtimestamp(stat.ctime / 1000, UTC), hex(stat.ephemeral_owner)
 
 
-# A running group of both, as Kafka's own tool has it: tests/tools/original/test_offset_tools.py.
+# Members of both kinds: plain/test_group_description.py; a running group beside Kafka's own tool: tests/tools/original/
+# test_offset_tools.py; `describe` beside foreign clients: test_figures.py.
 @only_nightly
 @pytest.mark.parametrize("version", ["0.8.2.2", "3.9.1"])
 async def test_an_original_and_one_of_ours(
