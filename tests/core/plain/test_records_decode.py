@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import gzip
 import struct
 import sys
 import weakref
@@ -20,12 +19,10 @@ from kzconsumer.records.columns import SCHEMA
 from kzconsumer.records.decode import Decoded, decode, scan_next_offset
 from kzconsumer.records.forms import NO_RECORDS, DecodedRecords
 from tests.support.record_sets import (
-    CODECS,
     LEGACY_CODECS,
     Codec,
     Record,
     control_batch,
-    message,
     message_set,
     record_batch,
 )
@@ -194,20 +191,6 @@ def test_no_bytes() -> None:
     assert run(b"", 17) == Decoded(NO_RECORDS, 17, False, None, 0)
 
 
-def test_offsets_strictly_increase() -> None:
-    once = record_batch(RECORDS, base_offset=0)
-    decoded = run(once + once + record_batch(RECORDS, base_offset=3))
-    assert [row["offset"] for row in rows(decoded)] == list(range(8))
-    decoded = run(message_set(RECORDS, magic=1, base_offset=0, offsets=[0, 2, 2, 1, 3]))
-    assert [row["offset"] for row in rows(decoded)] == [0, 2, 3]
-
-
-def test_header_keys_that_are_not_utf_8_are_replaced_as_in_java() -> None:
-    records = [Record(b"k", b"v", ((b"ok", b"1"), (b"\xffbad\xc3", None), ("ä".encode(), b"2")))]
-    (row,) = rows(run(record_batch(records, base_offset=0)))
-    assert [header["key"] for header in row["headers"]] == ["ok", "\ufffdbad\ufffd", "ä"]
-
-
 def test_many_small_batches_and_messages() -> None:
     batches = b"".join(record_batch(RECORDS[n % 5 :][:1], base_offset=n) for n in range(300))
     messages = message_set(RECORDS * 60, magic=1, base_offset=300)
@@ -320,36 +303,3 @@ def test_threads_do_not_disturb_each_other() -> None:
     with ThreadPoolExecutor(4) as pool:
         got = list(pool.map(lambda n: rows(run(data[n % 5])), range(40)))
     assert got == wanted * 8
-
-
-def test_a_wrapper_may_end_in_a_partial_message() -> None:
-    inner = message_set(RECORDS[:2], magic=0, base_offset=0)
-    data = message(0, 1, -1, None, gzip.compress(inner + inner[:30]), CODECS["gzip"])
-    assert [row["offset"] for row in rows(run(data))] == [0, 1]
-
-
-def test_leader_epochs_are_those_of_the_batches() -> None:
-    """A gap belongs to the batch behind it; what ends below the start counts for nothing, and markers count."""
-    data = (
-        record_batch(RECORDS[:2], base_offset=0, leader_epoch=1)
-        + record_batch(RECORDS[:2], base_offset=10, leader_epoch=2)
-        + record_batch(RECORDS[:2], base_offset=12, leader_epoch=2)
-        + control_batch(20, producer_id=1, commit=True)
-        + message_set(RECORDS[:2], magic=1, base_offset=30)
-    )
-    wanted = {
-        0: ((0, 1), (2, 2), (14, 0), (21, -1)),
-        1: ((1, 1), (2, 2), (14, 0), (21, -1)),
-        2: ((2, 2), (14, 0), (21, -1)),
-        13: ((13, 2), (14, 0), (21, -1)),
-        32: (),
-    }
-    assert {start: run(data, start).epochs for start in wanted} == wanted
-    assert run(data[:-1], 20).epochs == ((20, 0), (21, -1))
-
-
-def test_leader_epochs_end_where_decoding_ends() -> None:
-    good = record_batch(RECORDS[:1], base_offset=0, leader_epoch=1)
-    bad = bytearray(record_batch(RECORDS[:1], base_offset=1, leader_epoch=2))
-    bad[-1] ^= 1
-    assert run(good + bad).epochs == ((0, 1),)

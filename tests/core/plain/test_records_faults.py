@@ -19,7 +19,6 @@ from tests.support.record_sets import (
     Record,
     compress,
     message,
-    message_set,
     record_batch,
     varint,
 )
@@ -155,20 +154,6 @@ def test_a_fault_ends_decoding_and_is_reported(name: str) -> None:
     assert not alone.records
     assert alone.corrupt is not None
     assert (alone.corrupt.offset, alone.next_offset) == (7, 7)
-
-
-def test_a_fault_in_a_run_of_messages_keeps_those_before_it() -> None:
-    good = message_set(RECORDS, magic=1, base_offset=0)
-    decoded = run(good + changed(MESSAGE, 26, struct.pack(">i", 9)))
-    assert (len(decoded.records), decoded.next_offset) == (10, 10)
-    assert decoded.corrupt is not None
-
-
-def test_a_fault_in_a_later_record_drops_its_whole_batch() -> None:
-    bad = one(ZERO, varint(1), varint(1), b"k", varint(9), ZERO)
-    body = one(ZERO, ZERO, varint(3), b"key", varint(5), b"value", varint(1), varint(1), b"h", NULL) + bad
-    decoded = run(GOOD + batch_of(body, 2))
-    assert decoded.records.columns().to_pylist() == run(GOOD).records.columns().to_pylist()
 
 
 @pytest.mark.parametrize(

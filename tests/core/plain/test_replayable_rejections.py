@@ -246,20 +246,6 @@ async def test_the_policy_fail_names_the_record_and_takes_no_other_with_it(tmp_p
     assert (claim.processed, list(tmp_path.iterdir())) == (0, [])
 
 
-async def test_what_only_the_destination_knows_is_found_and_rejected() -> None:
-    claims = [progress(0), progress(1)]
-    journal = Journal(claims)
-    sink = Table(journal, bad=[(1, 0)], refused=[(0, 7)])
-    await written(sink, journal, chunk(claims[0], 0, 50), chunk(claims[1], 0, 3))
-    assert journal.events == [
-        "letter 1/0 b'v0' unstorable",
-        "plan 1 without 0",
-        "letter 0/7 b'v7' refused",
-        "plan 0 without 7",
-        f"write {[(0, [*range(7), *range(8, 50)]), (1, [1, 2])]}",
-    ]
-
-
 class Fickle(Table):
     """Things happen at its trials, and two records may only be refused together."""
 
@@ -317,10 +303,12 @@ def test_each_record_is_written_once_or_is_a_letter(seed: int) -> None:
             await asyncio.sleep(50)
         why = [each for error in (task.exception(),) if error is not None for each in reasons(error)]
         rows = [each for batch in sink.batches for each in at(batch)]
-        found = [re.fullmatch(r"letter (\d+)/(\d+) .*", event) for event in journal.events]
-        letters = [(int(each[1]), int(each[2])) for each in found if each is not None]
+        found = [re.fullmatch(r"letter (\d+)/(\d+) b'v\2' (\w+)", event) for event in journal.events]
+        classes = {(int(each[1]), int(each[2])): each[3] for each in found if each is not None}
+        letters = [*classes]
+        assert len(letters) == sum(event.startswith("letter") for event in journal.events), "once"
         assert sorted({*rows, *letters}) == sorted(rows + letters), "once"
-        assert {*letters} <= sink.bad | sink.refused
+        assert all(each in (sink.bad if kind == "unstorable" else sink.refused) for each, kind in classes.items())
         for claim, end in zip(claims, ends, strict=True):
             number = claim.topic_partition.partition
             mine = [each for each in positions if each in rows and each[0] == number]
