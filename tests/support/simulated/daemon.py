@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import anyio
 
@@ -96,7 +96,7 @@ class SimulatedDaemon:
         """Until then it may not know that somebody has deleted its nodes."""
         self.observer: SeenObserver | None = None
         """Of its present start, from when it has joined."""
-        _OF_PROCESS[process] = self
+        _OF_PROCESS[process] = ref(self)
         self.task = process.create_task(run_daemons(settings, self._load, self.manager, self._show, early))
         daemons.group.ends_its_connections(process, self.task, daemons.violated)
 
@@ -188,13 +188,15 @@ class LastResort:
             self._of.daemons.violated(f"{self._of} was ended by its last resort")
 
 
-_OF_PROCESS: WeakKeyDictionary[Process, SimulatedDaemon] = WeakKeyDictionary()
+_OF_PROCESS: WeakKeyDictionary[Process, ReferenceType[SimulatedDaemon]] = WeakKeyDictionary()
 
 
 def _daemon_here() -> SimulatedDaemon:
     here = asyncio.get_running_loop()
     assert isinstance(here, Process)
-    return _OF_PROCESS[here]
+    found = _OF_PROCESS[here]()
+    assert found is not None
+    return found
 
 
 async def write(batch: Batch) -> None:

@@ -375,6 +375,8 @@ class SimulatedGroup:
                 task.exception()
         for process in list(self.world.processes):
             self.world.end(process)
+        for line in self.network.lines:  # those of killed processes, too
+            line.forget()
 
 
 @contextmanager

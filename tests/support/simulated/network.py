@@ -186,6 +186,11 @@ class Line(asyncio.Transport):
         if not self._client_closed:
             self._client_closed = True
             self._send(self._to_server, b"", self._server_reads, last=True)
+            self.forget()
+
+    def forget(self) -> None:
+        """Give up the client, as asyncio's transports do once they are closed: a transport is remembered with it."""
+        self.client = asyncio.Protocol()
 
     def close(self) -> None:
         self.abort()
@@ -297,6 +302,7 @@ class Line(asyncio.Transport):
         if not self._client_closed:
             self._client_closed = True
             tell(None)
+        self.forget()
 
 
 def _take(client: asyncio.BaseProtocol, data: bytes) -> None:
