@@ -30,7 +30,7 @@ def test_members_consume_again(fault: str) -> None:
 def test_all_randomness_of_members_is_that_of_their_world() -> None:
     """So a schedule repeats exactly. A module of the product that draws lots itself has to be in the list there."""
     with product_in(World(0)):
-        own = [name for name, module in sys.modules.items() if getattr(module, "random", None) is random]
+        own = [name for name, module in list(sys.modules.items()) if getattr(module, "random", None) is random]
     assert [name for name in own if name.startswith("kzconsumer.")] == []
 
 
