@@ -181,24 +181,27 @@ class Rebalancer:
         """Run until cancelled. Raises SessionExpiredError, PluginError, UnfitError, NotPermittedError."""
         self._trigger.fire("start")
         retry = 0.0  # seconds to the next attempt; 0 when the last one was complete
+        look_again = 0.0  # seconds to the next attempt after the last look that was interrupted
         while True:
+            complete = False
             reasons = await self._trigger.wait(retry * random.uniform(0.8, 1.2) if retry else self._reconciler.pause)
             if retry and not reasons:
                 self._watches.reread()  # the timer is for events that did not come
             try:
                 complete = not (reasons or retry) or await self._attempt(reasons or ["retry"])
-                if complete:
-                    retry = 0.0  # a look that is interrupted is repeated soon, however many attempts had failed before
                 if self._reconciler.due:
                     await self._look_after()
-                if not complete:
-                    retry = longer(retry)
+                    look_again = 0.0
+                retry = 0.0 if complete else longer(retry)
             except NotPermittedError:
                 raise  # waiting does not help, and meanwhile our partitions would have no owner
             except (ConnectionLostError, CoordinatorError, BrokersUnreachableError, ZooKeeperError) as error:
                 self.failure = str(error)
                 log.warning("rebalance interrupted", reason=str(error))
-                retry = longer(retry)
+                if complete:  # a look is repeated soon, however many attempts had failed before
+                    retry = look_again = longer(look_again)
+                else:
+                    retry = longer(retry)
 
     async def _attempt(self, reasons: list[str]) -> bool:
         began = now()

@@ -125,8 +125,9 @@ def as_text(topic_id: int | None) -> str:
 
 
 def metadata(tree: Tree) -> MetadataResponse:
+    cluster = tree.get("cluster_id") or ""
     return MetadataResponse(
-        {each["node_id"]: Broker(each["node_id"], each["host"], each["port"]) for each in tree["brokers"]},
+        {each["node_id"]: Broker(each["node_id"], each["host"], each["port"], cluster) for each in tree["brokers"]},
         {
             topic["name"]: TopicMetadata(
                 topic["error_code"],

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from msgspec.structs import replace
 
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.protocol import error_codes
@@ -170,7 +171,7 @@ async def test_every_version_of_every_request(cluster_of: ClusterOf, version: st
 
 async def check_metadata(connection: BrokerConnection, level: int, topic: str) -> None:
     metadata = await metadata_of(connection, topic, 2)
-    assert metadata.brokers == {1: connection.broker}, level
+    assert metadata.brokers == {1: replace(connection.broker, cluster=metadata.cluster_id or "")}, level
     assert {each.leader for each in metadata.topics[topic].partitions.values()} == {1}, level
     assert metadata.topics[topic].partitions[0].leader_epoch == (0 if level >= 7 else -1), level
     absent = await connection.call(MetadataRequest((topic + "-not",)), timeout=LIMIT)
