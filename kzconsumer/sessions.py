@@ -40,6 +40,7 @@ from kzconsumer.plugins import ASSIGNORS, described, load_chosen
 from kzconsumer.registry.claim_record import Plan, Spans
 from kzconsumer.registry.cluster import ClusterView, open_session
 from kzconsumer.registry.group_records import GroupRun, Registration
+from kzconsumer.registry.node_topics import id_of_cluster
 from kzconsumer.rejected import rejects_of
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import RangeData
@@ -100,6 +101,7 @@ class Sessions:
         self._tasks: TaskGroup
         self._session: ZooKeeperSession | None = None
         self._former: FormerSession | None = None
+        self._cluster = ""  # whose ZooKeeper the first session was at, as far as that is known
         self._let_in = False
         self._hold_down = HoldDown()
         self._fetching = True
@@ -291,7 +293,7 @@ class Sessions:
                 while self._fetching and not self._leaving.is_set() and not self.finished.is_set():
                     await self._run_session(registration)
                     if away := self._hold_down.seconds:
-                        log.info("waiting before the next broker check", seconds=away)
+                        log.info("waiting before the next attempt to join", seconds=away)
                         with anyio.move_on_after(away):
                             await self._leaving.wait()
             # If left before the first rebalance. After a failure the task group cancels `join`.
@@ -312,11 +314,18 @@ class Sessions:
                 await exits.enter_async_context(session)
                 self._let_in = True
                 # 1. The server that ended the former session may be wrong: others may still have it, and its owner
-                #    nodes, which would block our own claims. So it is closed first.
+                #    nodes, which would block our own claims. So it is closed first, once this is our cluster.
                 # 2. After a time away a broker has to accept a connection, before partitions are taken from members
                 #    that can read them.
                 # 3. The lease is this session's from then on: writers that wait for it continue. At the end it is taken
                 #    away before the session is closed.
+                try:
+                    elsewhere = await self._is_elsewhere(session)
+                except SessionExpiredError:
+                    return
+                if elsewhere:
+                    self._hold_down.elsewhere()
+                    return
                 if self._former is not None:
                     await session.end_former(self._former)
                     self._former = None
@@ -347,6 +356,23 @@ class Sessions:
         finally:
             self.left_uncommitted = self.member.left_uncommitted
             self.member = None
+
+    async def _is_elsewhere(self, session: ZooKeeperSession) -> bool:
+        """Whether this is the ZooKeeper of another cluster. Raises SessionExpiredError, ZooKeeperError."""
+        # Another ensemble may have our servers' addresses by now: it says that our session has expired, as it never had
+        # it. As a member there we would deliver the other cluster's records, also to a destination of this one.
+        while True:
+            try:
+                found = await id_of_cluster(session)
+                break
+            except ConnectionLostError:
+                pass  # each question waits for a connection
+        if found and self._cluster and found != self._cluster:
+            reason = f"ZooKeeper is that of cluster {found}, not of {self._cluster}; if that is meant, start again"
+            log.error("another cluster, staying out of the group", reason=reason)
+            return True
+        self._cluster = self._cluster or found
+        return False
 
     async def _is_fit(self, session: ZooKeeperSession) -> bool:
         """Whether a broker accepts a connection; checked only after a time away."""

@@ -14,6 +14,8 @@ from kzconsumer.model import TopicPartition
 UNFIT_AFTER = 60.0
 FIRST_HOLD_DOWN = 60.0
 LONGEST_HOLD_DOWN = 1800.0
+ELSEWHERE = 10.0
+"""Seconds until ZooKeeper is asked again, after that of another cluster has answered."""
 
 
 class Fitness:
@@ -53,6 +55,10 @@ class HoldDown:
         if not self.seconds and now - self._joined > LONGEST_HOLD_DOWN:
             self._next = FIRST_HOLD_DOWN
         self.seconds, self._next = self._next, min(self._next * 2, LONGEST_HOLD_DOWN)
+
+    def elsewhere(self) -> None:
+        """The ZooKeeper of another cluster has answered."""
+        self.seconds = ELSEWHERE
 
     def end(self, now: float) -> None:
         """The member joins."""

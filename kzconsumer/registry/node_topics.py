@@ -104,7 +104,7 @@ class NodeTopics:
             return []
         reads = [self._session.find(path) for path in (*map(paths.broker, ids), paths.CLUSTER_ID)]
         *nodes, about_cluster = await outcomes(reads)
-        cluster = _cluster_id(about_cluster)
+        cluster = _id_in(about_cluster)
         found = []
         reported, self.unusable = self.unusable, {}
         for number, node in zip(ids, nodes, strict=True):
@@ -171,7 +171,16 @@ async def incarnations(session: ZooKeeperSession, topics: Iterable[str]) -> dict
     return {name: stat.czxid for name, stat in zip(names, stats, strict=True) if stat is not None}
 
 
-def _cluster_id(node: Node | KzConsumerError | None) -> str:
+async def id_of_cluster(session: ZooKeeperSession) -> str:
+    """Empty if it is not known: before Kafka 0.10.1, without the cluster's nodes, or if they may not be read.
+
+    Raises ConnectionLostError, SessionExpiredError, ZooKeeperError.
+    """
+    (found,) = await outcomes([session.find(paths.CLUSTER_ID)])
+    return _id_in(found)
+
+
+def _id_in(node: Node | KzConsumerError | None) -> str:
     """Empty if it is not known."""
     if node is None or isinstance(node, NotPermittedError):
         return ""

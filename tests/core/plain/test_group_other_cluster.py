@@ -1,10 +1,13 @@
-"""The address of a broker that has died is given to a broker of another cluster, which has the same topics."""
+"""The addresses of a broker that has died, or of ZooKeeper, are given to another cluster, which has the same topics."""
 
 from __future__ import annotations
 
 import pytest
 
+from kzconsumer.group.fitness import ELSEWHERE
 from kzconsumer.model import TopicPartition
+from kzconsumer.registry import paths
+from kzconsumer.zookeeper.operations import Delete
 from tests.support.simulated.broker import SimulatedBroker
 from tests.support.simulated.ensemble import Ensemble
 from tests.support.simulated.group import SimulatedGroup, joined, simulated_group
@@ -64,3 +67,36 @@ def test_a_cluster_without_an_id_is_read() -> None:
         group.logs.stop()
         assert any(ends(group).values())
         assert group.world.pass_time(5, lambda: read(member) == ends(group))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_an_ensemble_of_another_cluster_is_not_joined(known: bool) -> None:
+    """It has the addresses of ours, knows no session of the member, and has its topics. The first one is believed."""
+    with simulated_group(1) as group:
+        if known:
+            group.logs.identify("ours")
+        member = joined(group)
+        group.logs.stop()
+        assert group.world.pass_time(5, lambda: read(member) == ends(group))
+
+        if known:
+            group.ensemble.operate(Delete(paths.CLUSTER_ID, -1))
+        group.logs.identify("other")
+        session = member.session
+        group.expire(member)
+        if not known:
+            assert group.world.pass_time(15, lambda: member.session != session and member.settled)
+            return
+        assert not group.world.pass_time(60, lambda: bool(registered(group)))
+        said = "ZooKeeper is that of cluster other, not of ours; if that is meant, start again"
+        assert any(said == event.get("reason") for event in group.events)
+
+        group.ensemble.operate(Delete(paths.CLUSTER_ID, -1))
+        group.logs.identify("ours")
+        group.logs.burst(10)
+        assert group.world.pass_time(ELSEWHERE + 5, lambda: read(member) == ends(group))
+
+
+def registered(group: SimulatedGroup) -> set[str]:
+    ids = group.ensemble.tree.nodes.get(group.paths.ids)
+    return set(ids.children) if ids is not None else set()

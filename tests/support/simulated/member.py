@@ -124,6 +124,11 @@ class Member(RebalanceListener):
         return member is not None and member._rebalancer.settled
 
     @property
+    def uncommitted(self) -> bool:
+        member = sessions_of(self.connector).member if self.connector is not None else None
+        return member is not None and member.committer.pending
+
+    @property
     def session(self) -> int:
         """The id of its present ZooKeeper session, 0 without one."""
         session = sessions_of(self.connector).session if self.connector is not None else None

@@ -60,6 +60,8 @@ def unsettled(
     for member in active.values():
         if member.in_hand:
             return f"{member.name} still works on {len(member.in_hand)} batches or records"
+        if member.uncommitted:  # its next commit may show that ZooKeeper was restored since the last one
+            return f"{member.name} has something to commit"
     for member in active.values():
         if wrong := _wrongly_watched(tree, member):
             return wrong
