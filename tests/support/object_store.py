@@ -14,7 +14,7 @@ import socket
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from urllib.error import HTTPError
@@ -158,8 +158,10 @@ class AmazonStore(ObjectStore):
 
     def deny_writes(self) -> None:
         """Until it is renewed."""
-        with suppress(HTTPError), urlopen(Request(f"{self.endpoint}/read-only", method="POST")):
-            pass
+        try:
+            urlopen(Request(f"{self.endpoint}/read-only", method="POST")).close()
+        except HTTPError as answer:  # to this request, too
+            answer.close()
 
     def _client(self) -> Any:
         return fs.S3FileSystem(

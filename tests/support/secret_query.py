@@ -55,7 +55,8 @@ def main() -> None:
                 with urlopen(address) as answer:
                     content = answer.read()
             except HTTPError as error:
-                content = error.read()
+                with error:
+                    content = error.read()
             (folder / "pages" / str(number)).write_bytes(content)
         shutil.copytree(folder / "scratch", folder / "kept", ignore_dangling_symlinks=True)
         refused(session, folder, config=wrong)

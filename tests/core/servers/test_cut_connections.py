@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from itertools import count
 from typing import cast
 
 import anyio
@@ -32,11 +33,12 @@ async def cut(proxy: FaultProxy, chance: random.Random) -> None:
 
 
 async def abort(consumer: ConsumerConnector, chance: random.Random, cuts: Counter[str]) -> None:
-    """Abort the member's connections to the broker while they are in use.
+    """Abort the member's connections to the broker while they are in use: at every fifth fetch, half of the others.
 
     It is decided once for each request: an answer that takes long on a busy machine is lost no more often.
     """
     decided: dict[object, int | None] = {}
+    fetches = count(1)
     while True:
         await anyio.sleep(0.0005)
         for (_, purpose), connection in list(sessions_of(consumer).brokers.connections.items()):
@@ -47,7 +49,7 @@ async def abort(consumer: ConsumerConnector, chance: random.Random, cuts: Counte
             if decided.get(transport) == last:
                 continue
             decided[transport] = last
-            if chance.random() < (0.5 if purpose == "control" else 0.1):
+            if chance.random() < 0.5 if purpose == "control" else next(fetches) % 5 == 0:
                 cast(asyncio.Transport, transport._transport).abort()
                 cuts[purpose.split()[0]] += 1  # a fetcher's has a number
 

@@ -15,7 +15,7 @@ from tests.support.extent import extent
 from tests.support.producing import Sent, produce
 
 PARENT = """
-import os, sys, time
+import os, signal, sys, time
 import anyio
 import kzconsumer
 
@@ -33,13 +33,17 @@ async def main():
         assert (await anext(iterator)).value == b"0"
         session = sessions_of(consumer).session
         began, links = session.id, []
-        if os.fork() == 0:
+        if (child := os.fork()) == 0:
             if how == "works":
                 await anyio.sleep(2)  # what its loop reads and writes meanwhile is not the parent's
             sys.exit(0)
         time.sleep(0.3)
         await anyio.sleep(5)
-        os.waitpid(-1, os.WNOHANG)
+        ended, _ = os.waitpid(child, os.WNOHANG)
+        if not ended:  # from Python 3.14 on no task runs in a child of a fork, so its loop does not end either
+            assert sys.version_info >= (3, 14), "the child is still running"
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
         for number in range(1, 10):
             assert (await anext(iterator)).value == b"%d" % number
         assert sessions_of(consumer).session.id == began, "another session"
