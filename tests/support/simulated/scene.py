@@ -36,7 +36,7 @@ class Scene:
     record_bytes: int = 1
     """Of each value of a burst."""
     quiet: bool = False
-    """In each second partition there are records of bursts only: what a member does not commit tells it nothing."""
+    """Every second partition receives bursts only. Between them, a member commits nothing there and learns nothing."""
     rack: str = ""
     """Where the members are."""
     fetch: tuple[tuple[str, str], ...] = ()
