@@ -26,7 +26,7 @@ from kzconsumer.end_offsets import EndOffsets
 from kzconsumer.errors import ConnectionLostError, KzConsumerError, SessionExpiredError, UnfitError, sole_cause
 from kzconsumer.fetcher.fetch_rules import Looking, decoding
 from kzconsumer.group.assignment import assignment
-from kzconsumer.group.fitness import HoldDown
+from kzconsumer.group.fitness import ELSEWHERE, HoldDown
 from kzconsumer.group.membership import new_consumer_id
 from kzconsumer.group.rebalance_listener import ListenerCalls, RebalanceListener
 from kzconsumer.lag.partition import Why
@@ -104,6 +104,8 @@ class Sessions:
         self._cluster = ""  # whose ZooKeeper the first session was at, as far as that is known
         self._let_in = False
         self._hold_down = HoldDown()
+        self._away = 0.0  # seconds until the next attempt to join
+        self._why_away = ""
         self._fetching = True
         self._joined = anyio.Event()
         self._leaving = anyio.Event()
@@ -153,8 +155,13 @@ class Sessions:
 
     @property
     def waits_for(self) -> str | None:
-        """See `Member.waits_for`; None between two memberships."""
-        return self.member.waits_for if self.member is not None else None
+        """See `Member.waits_for`; between two memberships `stays_out`, or None."""
+        return self.member.waits_for if self.member is not None else self.stays_out or None
+
+    @property
+    def stays_out(self) -> str:
+        """Why it does not join for a while, or lately did not; empty if it is a member, or is about to join."""
+        return self._why_away and (self.why_refused or self._why_away)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -292,10 +299,11 @@ class Sessions:
             with self._scope:
                 while self._fetching and not self._leaving.is_set() and not self.finished.is_set():
                     await self._run_session(registration)
-                    if away := self._hold_down.seconds:
-                        log.info("waiting before the next attempt to join", seconds=away)
-                        with anyio.move_on_after(away):
+                    if self._away:
+                        log.info("waiting before the next attempt to join", seconds=self._away, again=True)
+                        with anyio.move_on_after(self._away):
                             await self._leaving.wait()
+                        self._away = 0.0
             # If left before the first rebalance. After a failure the task group cancels `join`.
             self._joined.set()
         finally:
@@ -315,22 +323,19 @@ class Sessions:
                 self._let_in = True
                 # 1. The server that ended the former session may be wrong: others may still have it, and its owner
                 #    nodes, which would block our own claims. So it is closed first, once this is our cluster.
-                # 2. After a time away a broker has to accept a connection, before partitions are taken from members
+                # 2. After it was unfit, a broker has to accept a connection, before partitions are taken from members
                 #    that can read them.
                 # 3. The lease is this session's from then on: writers that wait for it continue. At the end it is taken
                 #    away before the session is closed.
                 try:
-                    elsewhere = await self._is_elsewhere(session)
+                    if await self._is_elsewhere(session):
+                        return
                 except SessionExpiredError:
-                    return
-                if elsewhere:
-                    self._hold_down.elsewhere()
                     return
                 if self._former is not None:
                     await session.end_former(self._former)
                     self._former = None
                 if not await self._is_fit(session):
-                    self._hold_down.begin(now())
                     return
             if self._connecting.cancelled_caught:
                 return
@@ -342,12 +347,14 @@ class Sessions:
                 log.warning("session expired, joining again", reason=str(expired.exceptions[0]))
                 self._former = session.former
             except* UnfitError as unfit:
-                log.error("left the group to members that can work", reason=str(sole_cause(unfit)))
-                self._hold_down.begin(now())
+                reason = str(sole_cause(unfit))
+                log.error("left the group to members that can work", reason=reason)
+                self._stay_out(reason, self._hold_down.begin(now()))
 
     async def _be_member(self, session: ZooKeeperSession, registration: Registration) -> None:
         """One membership. Raises an exception group."""
         self._hold_down.end(now())
+        self._why_away = ""
         self.member = Member(session, self.settings, registration, self._state)
         if not self._fetching:
             self.member.stop_fetching()
@@ -369,16 +376,21 @@ class Sessions:
                 pass  # each question waits for a connection
         if found and self._cluster and found != self._cluster:
             reason = f"ZooKeeper is that of cluster {found}, not of {self._cluster}; if that is meant, start again"
-            log.error("another cluster, staying out of the group", reason=reason)
+            log.error("another cluster, staying out of the group", reason=reason, again=True)
+            self._stay_out(reason, ELSEWHERE)
             return True
         self._cluster = self._cluster or found
         return False
 
     async def _is_fit(self, session: ZooKeeperSession) -> bool:
-        """Whether a broker accepts a connection; checked only after a time away."""
+        """Whether a broker accepts a connection; checked only after the member was unfit."""
         if not self._hold_down.seconds:
             return True
         reason = await ClusterView(session, self.settings, self.brokers).unreachable()
         if reason is not None:
             log.warning("no broker is reachable, staying out of the group", reason=reason)
+            self._stay_out(f"no broker is reachable: {reason}", self._hold_down.begin(now()))
         return reason is None
+
+    def _stay_out(self, reason: str, seconds: float) -> None:
+        self._why_away, self._away = reason, seconds

@@ -50,15 +50,12 @@ class HoldDown:
         self._next = FIRST_HOLD_DOWN
         self._joined = 0.0
 
-    def begin(self, now: float) -> None:
-        """The member has left, or has failed the check before coming back."""
+    def begin(self, now: float) -> float:
+        """The member has left, or has failed the check before coming back. Returns `seconds`."""
         if not self.seconds and now - self._joined > LONGEST_HOLD_DOWN:
             self._next = FIRST_HOLD_DOWN
         self.seconds, self._next = self._next, min(self._next * 2, LONGEST_HOLD_DOWN)
-
-    def elsewhere(self) -> None:
-        """The ZooKeeper of another cluster has answered."""
-        self.seconds = ELSEWHERE
+        return self.seconds
 
     def end(self, now: float) -> None:
         """The member joins."""

@@ -50,6 +50,8 @@ class Health:
         return f"{self.phase}: {waits_for}" if waits_for else self.phase
 
     def _consuming(self, behind: Total | None) -> str:
+        if self.sessions is not None and self.sessions.stays_out:
+            return f"staying out of the group: {self.sessions.stays_out}"
         if not self._lease.held or self.sessions is None:
             return "waiting for ZooKeeper or a broker"
         if (waits_for := self.sessions.waits_for) is not None:

@@ -25,7 +25,7 @@ from kzconsumer.registry.claim_record import OwnerNode
 from kzconsumer.registry.claim_transactions import OwnerRegistry
 from kzconsumer.registry.paths import topic
 from kzconsumer.zookeeper.operations import Create, Delete, SetData, Stat
-from tests.support.members import present_member
+from tests.support.members import present_member, sessions_of
 from tests.support.simulated.group import SimulatedGroup, simulated_group
 from tests.support.simulated.member import GROUP, Member
 from tests.support.simulated.promises import REVOKE_DEADLINE
@@ -341,10 +341,11 @@ def test_a_member_that_reaches_no_broker_leaves_and_rejoins() -> None:
         assert group.world.pass_time(5 + REVOKE_DEADLINE, lambda: shared([second]))
         (left,) = logged(group, "left the group to members that can work")
         assert left["reason"] == "no broker answers, while other members go on"
+        assert first.connector is not None
+        assert sessions_of(first.connector).waits_for == left["reason"]
         assert group.world.pass_time(
             FIRST_HOLD_DOWN + 2, lambda: logged(group, "no broker is reachable, staying out of the group")
         )
-        assert first.connector is not None
         commit = first.process.create_task(first.connector.commit())
         assert group.world.pass_time(1, commit.done)
         assert isinstance(commit.exception(), SessionExpiredError), "what it had not committed is redelivered"

@@ -7,7 +7,9 @@ import pytest
 from kzconsumer.group.fitness import ELSEWHERE
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths
+from kzconsumer.status.health import Health
 from kzconsumer.zookeeper.operations import Delete
+from tests.support.members import sessions_of
 from tests.support.simulated.broker import SimulatedBroker
 from tests.support.simulated.ensemble import Ensemble
 from tests.support.simulated.group import SimulatedGroup, joined, simulated_group
@@ -90,11 +92,32 @@ def test_an_ensemble_of_another_cluster_is_not_joined(known: bool) -> None:
         assert not group.world.pass_time(60, lambda: bool(registered(group)))
         said = "ZooKeeper is that of cluster other, not of ours; if that is meant, start again"
         assert any(said == event.get("reason") for event in group.events)
+        health = health_of(member)
+        assert (health.status(), health.joined) == (f"staying out of the group: {said}", False)
 
+        # Its brokers are back later: they are waited for as a member.
         group.ensemble.operate(Delete(paths.CLUSTER_ID, -1))
         group.logs.identify("ours")
+        group.logs.register(up=False)
+        for broker in group.brokers:
+            broker.stop()
+        group.world.pass_time(2 * ELSEWHERE)
+        assert registered(group)
+        for broker in group.brokers:
+            broker.up = True
+        group.logs.register(up=True)
         group.logs.burst(10)
-        assert group.world.pass_time(ELSEWHERE + 5, lambda: read(member) == ends(group))
+        assert group.world.pass_time(5, lambda: read(member) == ends(group))
+        assert health.joined
+
+
+def health_of(member: Member) -> Health:
+    """What its daemon reports."""
+    assert member.connector is not None
+    sessions = sessions_of(member.connector)
+    health = Health(sessions.lease, 1e9, 1e9)
+    health.phase, health.sessions = "", sessions
+    return health
 
 
 def registered(group: SimulatedGroup) -> set[str]:
