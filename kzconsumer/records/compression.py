@@ -89,7 +89,7 @@ class Scratch:
         """The error of a body with more than `most` bytes."""
         if self.left < self.limit:
             return NoRoom(f"more than {self.left} bytes")
-        return BadCompression(f"it decompresses to more than {self.limit} bytes")
+        return BadCompression(f"it decompresses to more than largest_body = {self.limit} bytes of the table [fetch]")
 
     def keep(self, size: int) -> memoryview:
         """The first `size` bytes of the last room."""
