@@ -167,7 +167,7 @@ def explain(error: ssl.SSLError, peer: Peer, *, certificate_given: bool) -> str:
     if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"):
         return f"does not answer in TLS ({words}): {peer.whether}"
     if certificate_given:
-        return f"TLS failed ({words}): does this {peer.what} trust {peer.table} certificate?"
+        return f"TLS failed ({words}): has {peer.table} certificate expired, or does this {peer.what} not trust it?"
     # Alerts differ with versions of TLS and Java; those for a missing certificate end up here.
     return f"TLS failed ({words}): does this {peer.what} want {peer.table} certificate?"
 

@@ -140,13 +140,18 @@ class Secured:
         return self._file("foreign.pem", issued.private_key_and_cert_chain_pem.bytes())
 
     @cached_property
+    def expired_certificate(self) -> str:
+        """The same, and its time is over."""
+        issued = self.ca.issue_cert("client.example", not_after=_yesterday())
+        return self._file("expired-client.pem", issued.private_key_and_cert_chain_pem.bytes())
+
+    @cached_property
     def key_store(self) -> str:
         return self._key_store("broker.p12", self.ca.issue_cert(HOST))
 
     @cached_property
     def expired_key_store(self) -> str:
-        yesterday = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
-        return self._key_store("expired.p12", self.ca.issue_cert(HOST, not_after=yesterday))
+        return self._key_store("expired.p12", self.ca.issue_cert(HOST, not_after=_yesterday()))
 
     @cached_property
     def trust_store(self) -> str:
@@ -184,6 +189,10 @@ class Secured:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "Completed" in done.stdout, done.stdout + done.stderr
+
+
+def _yesterday() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
 
 
 def _quickly_read() -> serialization.KeySerializationEncryption:

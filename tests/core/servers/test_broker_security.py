@@ -123,7 +123,11 @@ REFUSALS: dict[str, Case] = {
     ),
     "client certificate of another authority": (
         "MUTUAL", "MUTUAL", None, {"certificate": "foreign"}, {},
-        r"TLS failed \(.*\): does this listener trust \[brokers.tls\] certificate\?",
+        r"TLS failed \(.*\): has \[brokers.tls\] certificate expired, or does this listener not trust it\?",
+    ),
+    "client certificate that has expired": (
+        "MUTUAL", "MUTUAL", None, {"certificate": "expired"}, {},
+        r"TLS failed \(.*\): has \[brokers.tls\] certificate expired, or does this listener not trust it\?",
     ),
     "expired": ("EXPIRED", "EXPIRED", None, {}, {}, "its certificate has expired"),
     "TLS to plain": ("PLAINTEXT", "SSL", None, {}, {}, HUNG_UP),
@@ -146,6 +150,7 @@ async def test_errors_of_refused_connections(secured: Secured, version: str) -> 
         "wrong": secured.file("wrong-password", "wrong"),
         "other": secured.other_ca_file,
         "foreign": secured.foreign_certificate,
+        "expired": secured.expired_certificate,
     }
     for name, (listener, right_for, mechanism, tls, sasl, said) in REFUSALS.items():
         table = secured.table(

@@ -172,7 +172,7 @@ async def test_a_refused_client_reports_the_reason_in_one_line(
         (
             secure.table(tls={"certificate": secured.foreign_certificate}),
             78,
-            "does this server trust [zookeeper.tls] certificate?",
+            "has [zookeeper.tls] certificate expired, or does this server not trust it?",
         ),
         (other_host, 78, reason_of_other_host),
         (secure.table(tls={"ca": "/no/ca"}), 78, "[zookeeper.tls] ca: /no/ca cannot be read: No such file"),
