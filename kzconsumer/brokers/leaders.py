@@ -313,7 +313,7 @@ class LogOffsets:
                 if (answer := answers.get(partition)) is None:
                     found[partition] = ConnectionLostError(f"{leader} left {partition} out of its answer")
                 else:
-                    found[partition] = broker_error(answer.error, str(partition)) if answer.error else answer
+                    found[partition] = broker_error(answer.error, f"{leader}: {partition}") if answer.error else answer
 
         async with anyio.create_task_group() as tasks:
             for leader, led in by_leader.items():
@@ -380,4 +380,6 @@ def why_unknown(error: KzConsumerError, since: float | None = None) -> Why:
         isinstance(error, BrokerError) and error.name.endswith("AUTHORIZATION_FAILED")
     ):
         reason = "not permitted"
+    elif isinstance(error, BrokerError):
+        reason = "broker error"
     return Why(reason, since, str(error))

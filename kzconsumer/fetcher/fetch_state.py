@@ -24,6 +24,8 @@ FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 1.0
 REFUSALS_UNLOGGED = 15
 """In a row, of one partition, after which they are logged."""
+REFUSALS_APART = 30.0
+"""Seconds between two of which the later one begins a new row: a partition may have no records in between."""
 EXPANSION = 4.0
 """Assumed growth of records when decoded, until a response has been measured. Too low a value costs memory at once."""
 
@@ -65,8 +67,10 @@ class FetchState(msgspec.Struct, eq=False):
     failures: int = 0
     """In a row, at this position: corrupt batches, or a broker that finds them corrupt."""
     refusals: int = 0
-    """In a row, at this position: a broker fails for an unknown reason, or refuses an offset that its log has. They do
-    not count as `failures`: those decide that a batch is corrupt."""
+    """In a row, at this position: a broker fails for an unknown reason, refuses an offset that its log has, or is not
+    the leader. They do not count as `failures`: those decide that a batch is corrupt."""
+    refused_at: float = -REFUSALS_APART
+    """When the last one came."""
     leader_epoch: int = -1
     """In which its leader leads it; -1 if brokers do not say."""
     verified: bool = False
@@ -210,8 +214,11 @@ class FetchState(msgspec.Struct, eq=False):
         self.failures += 1
         return self.failures < attempts
 
-    def count_refusal(self) -> bool:
+    def count_refusal(self, now: float) -> bool:
         """Whether this one is to be logged."""
+        if now - self.refused_at >= REFUSALS_APART:
+            self.refusals = 0
+        self.refused_at = now
         self.refusals += 1
         return self.refusals == REFUSALS_UNLOGGED
 

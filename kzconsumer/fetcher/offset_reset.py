@@ -26,6 +26,7 @@ from kzconsumer.brokers.protocol.log_reads import (
     OffsetForLeaderEpochRequest,
 )
 from kzconsumer.brokers.protocol.versions import OFFSET_FOR_LEADER_EPOCH
+from kzconsumer.clock import now
 from kzconsumer.errors import CoordinatorError, OffsetLostError
 from kzconsumer.fetcher.fetch_rules import UNKNOWN_END, differs
 from kzconsumer.fetcher.fetch_state import FetchState
@@ -183,7 +184,7 @@ class OffsetReset:
                 continue
             answer = logs.listed.get(state.topic_partition)
             if answer is None or not _is_offset(answer):
-                elsewhere.append(state)
+                elsewhere.append(_refused(state, answer))
             elif state in logs.inside:
                 elsewhere.append(_kept(state, *logs.inside[state]))
             elif self.refuses:
@@ -356,10 +357,23 @@ def _is_offset(answer: ListedOffset) -> bool:
     return answer.error == error_codes.NONE and answer.offset >= 0
 
 
+def count_refusal(state: FetchState, broker: int, reason: str) -> None:
+    """The broker that is said to lead it answers with an error, and its leader is looked up: logged if it lasts."""
+    if state.count_refusal(now()):
+        where = {**state.topic_partition._asdict(), "broker": broker}
+        log.warning("partition refused by its leader, retrying", **where, reason=reason)
+
+
+def _refused(state: FetchState, answer: ListedOffset | EpochEnd | None) -> FetchState:
+    """The broker does not say where the partition's log ends."""
+    count_refusal(state, state.broker, error_code(answer.error).name if answer is not None else "no answer")
+    return state
+
+
 def _kept(state: FetchState, begin: int, end: int) -> FetchState:
     """The log, from `begin` to `end`, holds the position, though the broker refused it: it is asked for again."""
     state.reset_due = False
-    if state.count_refusal():
+    if state.count_refusal(now()):
         where = {**state.topic_partition._asdict(), "broker": state.broker}
         event = "offset refused though the log has it, retrying"
         log.warning(event, **where, offset=state.position, log_start=begin, log_end=end)
@@ -435,7 +449,7 @@ def find_divergence(found: EpochEnds | None, states: Iterable[FetchState]) -> li
             continue
         partition, end = state.topic_partition, found.ends.get(state.topic_partition)
         if end is None or (end.error != error_codes.NONE and end.error not in NOT_PERMITTED):
-            elsewhere.append(state)
+            elsewhere.append(_refused(state, end))
         elif end.error != error_codes.NONE:
             _report_unchecked(partition, end.error)
         elif end.end_offset >= 0:

@@ -43,7 +43,7 @@ class RecordTimes:
             try:
                 await self._find(positions, found)
             except KzConsumerError as error:
-                return dict.fromkeys(positions, Why("brokers unreachable", detail=str(error)))
+                return dict.fromkeys(positions, why_unknown(error))
         return {each: found.get(each, Why("record not read")) for each in positions}
 
     async def _find(self, positions: Mapping[TopicPartition, int], found: dict[TopicPartition, int | Why]) -> None:

@@ -44,6 +44,7 @@ from kzconsumer.fetcher.fetch_rules import (
 )
 from kzconsumer.fetcher.fetch_set import FetchSet
 from kzconsumer.fetcher.fetch_state import Answers, FetchState, OpenTransaction
+from kzconsumer.fetcher.offset_reset import count_refusal
 from kzconsumer.fetcher.throttle import SLOW, RateLimit, Throttle
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker, TopicPartition
@@ -262,10 +263,12 @@ class ResponseHandler:
             if part.error == TOPIC_AUTHORIZATION_FAILED:
                 log.warning("topic may not be read", **where)
             elif part.error == UNKNOWN_SERVER_ERROR:
-                if state.count_refusal():
+                if state.count_refusal(time):
                     log.warning("broker fails to read its log, retrying", **where, offset=offset)
             else:
-                log.info("fetch refused, looking up leader", **where, reason=error_code(part.error).name)
+                reason = error_code(part.error).name
+                log.info("fetch refused, looking up leader", **where, reason=reason, again=True)
+                count_refusal(state, self.broker.id, reason)
             self.send_back([state])
         elif outcome is FetchOutcome.UNREADABLE:
             self.fail(state, unreadable(part.topic_partition, offset, error_code(part.error).name))

@@ -25,6 +25,7 @@ Reason: TypeAlias = Literal[
     "reading too old",  # there was an answer, and none since
     "no leader",  # the partition has none
     "brokers unreachable",  # no broker answers
+    "broker error",  # the broker that should know answers, with an error
     "not permitted",  # an ACL forbids it
     "topic gone",  # the cluster has no such topic or partition: not behind, and not part of a sum
     "never committed",  # there is no stored offset
@@ -40,7 +41,14 @@ Reason: TypeAlias = Literal[
 
 #: The reasons why there was no answer, for which a figure is not examined rather than known to be unknown.
 UNASKED: frozenset[Reason] = frozenset(
-    ("not read yet", "reading too old", "brokers unreachable", "not permitted", "kept by another client")
+    (
+        "not read yet",
+        "reading too old",
+        "brokers unreachable",
+        "broker error",
+        "not permitted",
+        "kept by another client",
+    )
 )
 
 #: Those for which somebody has to do something before the figure can be known.

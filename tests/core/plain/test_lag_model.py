@@ -153,7 +153,7 @@ def test_a_bounded_run_has_nothing_left_at_its_end() -> None:
     assert of(position=10, until=10, end=None).behind is False
 
 
-REASONS: tuple[Reason, ...] = ("no leader", "brokers unreachable", "not permitted", "topic gone")
+REASONS: tuple[Reason, ...] = ("no leader", "brokers unreachable", "broker error", "not permitted", "topic gone")
 offsets = st.integers(0, 50)
 readings = st.none() | st.builds(Measured, offsets, st.floats(NOW - 200, NOW))
 whys = st.none() | st.builds(Why, st.sampled_from(REASONS))

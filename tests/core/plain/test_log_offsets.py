@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from kzconsumer.brokers.connection import BrokerConnection
-from kzconsumer.brokers.leaders import Leaders, LogOffsets, local_start
+from kzconsumer.brokers.leaders import Leaders, LogOffsets, local_start, why_unknown
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol import error_codes
 from kzconsumer.brokers.protocol.cluster_state import (
@@ -110,7 +110,7 @@ def expected(cluster: Cluster, within: str) -> dict[TopicPartition, object]:
             case "leaves one out" if is_first:
                 found[each] = f"{leader} left {each} out of its answer"
             case "refuses one" if is_first:
-                found[each] = f"{each}: NOT_LEADER_OR_FOLLOWER (6)"
+                found[each] = f"{leader}: {each}: NOT_LEADER_OR_FOLLOWER (6)"
             case "hangs up":
                 found[each] = f"{leader}: closed"
             case "sends rubbish":
@@ -137,6 +137,9 @@ def test_one_leader_that_fails_keeps_no_answer_of_the_others_back(seed: int) -> 
         answers = {each: at.offset if isinstance(at, ListedOffset) else str(at) for each, at in found.items()}
         assert answers == expected(cluster, "3 s")
         assert list(found) == PARTITIONS
+        refused = {each for each, at in found.items() if isinstance(at, BrokerError)}
+        reasons = {each: why_unknown(at).reason for each, at in found.items() if not isinstance(at, ListedOffset)}
+        assert {each for each, reason in reasons.items() if reason == "broker error"} == refused
 
     ask()
 

@@ -17,6 +17,7 @@ from tests.support.simulated.ensemble import Connection
 from tests.support.simulated.group import SimulatedGroup, simulated_group
 from tests.support.simulated.kafka_frames import OFFSET_FOR_LEADER_EPOCH, Part
 from tests.support.simulated.member import Handed, Member
+from tests.support.simulated.partition_logs import host
 from tests.support.simulated.scene import SESSION_TIMEOUT
 
 FEED_EVERY = extent(0.4, 0.2)
@@ -191,6 +192,23 @@ def cut_off_server(group: SimulatedGroup, members: list[Member]) -> None:
     group.cut_off(group.ensemble.servers.index(connection.server), 2 * SESSION_TIMEOUT)
 
 
+def swapped(seconds: float) -> Begin:
+    """Each of two brokers is at the other's address, where nobody leads what the other does."""
+
+    def begin(group: SimulatedGroup, _: list[Member]) -> None:
+        def swap() -> None:
+            hosts = group.network.hosts
+            hosts[host(0)], hosts[host(1)] = hosts[host(1)], hosts[host(0)]
+            for broker in group.brokers:
+                for connection in list(broker.connections):
+                    connection.close()
+
+        swap()
+        group.world.after(seconds, swap)
+
+    return begin
+
+
 def cut(group: SimulatedGroup, members: list[Member]) -> None:
     for member in members:
         group.network.cut(member.process, arrives=False)
@@ -319,6 +337,9 @@ FAULTS = {
         2,
         lasts=30.0,
         spares_others=True,
+    ),
+    "two brokers swap their addresses, 20 s": Fault(
+        swapped(20.0), "partition refused by its leader, retrying", 2, lasts=20.0
     ),
     "no broker registered": Fault(lambda group, _: group.take_brokers(30.0), "no broker registered", 1),
     "no broker reached, 10 s": Fault(without_brokers(10.0), UNREACHED, 2, lasts=10.0),
