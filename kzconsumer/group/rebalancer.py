@@ -204,12 +204,14 @@ class Rebalancer:
                     retry = longer(retry)
 
     async def _attempt(self, reasons: list[str]) -> bool:
-        began = now()
+        began, counted = now(), self._counters.seconds.count
         try:
             with self._counters.attempts.one(began):
                 return await self._rebalance(reasons, began)
-        except (ConnectionLostError, CoordinatorError, BrokersUnreachableError, ZooKeeperError):
-            self._count(began, reasons, "interrupted")
+        except BaseException:
+            # Also one that the end of the session cuts: what it has released is released.
+            if self._counters.seconds.count == counted:
+                self._count(began, reasons, "interrupted")
             raise
         finally:
             self._calm.acted(now())

@@ -120,6 +120,24 @@ def test_a_listener_that_hangs_keeps_partitions_no_longer_than_the_revoke_deadli
         assert group.world.pass_time(latest, lambda: len(other.owned) == 3)
 
 
+def test_a_rebalance_that_the_end_of_the_session_cuts_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had released partitions, so the generation on the status page is that of the log's lines."""
+    with simulated_group(1) as group:
+        member = joined(group)
+        monkeypatch.setattr(member, "deadline", REVOKE_DEADLINE)
+        monkeypatch.setattr(member, "on_revoked", hang)
+        group.join("b", {"t": 6}, 0.0, in_batches=False)
+        assert member.connector is not None
+        claims = present_member(member.connector).owned.claims
+        assert group.world.pass_time(5, lambda: any(not claim.progress.open for claim in claims.values()))
+        group.expire(member)
+        group.world.pass_time(5)
+        counters = sessions_of(member.connector).counters.rebalances
+        (cut,) = [each for each in counters.timeline if each.outcome == "interrupted"]
+        assert cut.generation == 2
+        assert counters.seconds.count == counters.counts.total()
+
+
 @pytest.mark.parametrize("in_batches", [False, True], ids=["messages", "batches"])
 def test_a_release_and_a_move_wait_for_the_work_in_hand(in_batches: bool) -> None:
     """Each stream has something in hand all the time; the newcomer sorts first and takes the first partition."""
