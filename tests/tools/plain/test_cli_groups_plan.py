@@ -50,6 +50,18 @@ def test_faults_of_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
     assert capsys.readouterr().err.startswith(f"kzconsumer: {file}{output}")
 
 
+@pytest.mark.parametrize("cluster", ["orders --zookeeper 127.0.0.1:1", "--config group.toml"])
+@pytest.mark.parametrize("option", ["--assignor stick", "--set group.assignor=stick"])
+def test_the_assignor_is_the_one_that_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, cluster: str, option: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("group.toml").write_text(f'{GOOD}assignor = "range"\n[subscription]\ntopics = ["orders"]\n')
+    assert main(["groups", "plan", *cluster.split(), *option.split()]) == 78
+    said = 'kzconsumer: --set group.assignor: [group] assignor: no assignor "stick" is installed'
+    assert capsys.readouterr().err.startswith(said)
+
+
 def test_a_zookeeper_that_does_not_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,11 +106,12 @@ def cluster_settings(arguments: argparse.Namespace) -> Settings:
 
     Raises ConfigError, NotFoundError; ends with status 2 on wrong usage.
     """
-    layers = _layers(arguments)
+    layers = cluster_layers(arguments)
     return Settings.of(layers) if arguments.config is not None else contexts.cluster_settings(layers)
 
 
-def _layers(arguments: argparse.Namespace) -> Layers:
+def cluster_layers(arguments: argparse.Namespace) -> Layers:
+    """How to reach the chosen cluster; with `--config` also the group's settings. Raises as `cluster_settings`."""
     flags = flags_given(arguments)
     given = [name for name in ("zookeeper", "config", "context") if getattr(arguments, name) is not None]
     if len(given) > 1:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -17,7 +17,8 @@ from kzconsumer.cli.arguments import layers_given, whole_number
 from kzconsumer.errors import NotDoneError, NotFoundError
 from kzconsumer.plugins import ASSIGNORS, load_chosen
 from kzconsumer.registry.group_records import Registration, registered
-from kzconsumer.settings.settings import Settings
+from kzconsumer.settings.settings import Settings, toml_value
+from kzconsumer_tools import contexts
 from kzconsumer_tools.commands import groups_repair
 from kzconsumer_tools.commands.cluster_option import (
     ClusterOption,
@@ -25,8 +26,8 @@ from kzconsumer_tools.commands.cluster_option import (
     add_group,
     add_storage,
     cluster_flags,
+    cluster_layers,
     cluster_option,
-    cluster_settings,
     group_name,
     required_group,
     said_storage,
@@ -72,7 +73,15 @@ def add_plan(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         examples=("orders", "orders --members 3 --context prod", "--config orders.toml --member 4 1"),
     )
     add_group(plan)
-    plan.add_argument("--assignor", metavar="NAME", default="range", help="without --config; default: range")
+    plan.add_argument(
+        "--assignor",
+        metavar="NAME",
+        action="append",
+        dest="flags_of_verb",
+        type=lambda name: f"group.assignor={toml_value(name)}",
+        default=[],
+        help="the assignor of all members; default: as the settings say, else range",
+    )
     add_cluster_option(plan)
     joining = plan.add_mutually_exclusive_group()
     joining.add_argument(
@@ -113,11 +122,11 @@ def _settings(arguments: argparse.Namespace) -> tuple[Settings, AbstractContextM
     if arguments.group is None or arguments.config is not None:
         layers = layers_given(arguments)
         settings = Settings.of(layers)
-        group = replace(settings.group, id=arguments.group or settings.group.id)
-        return replace(settings, group=group), layers.named()
-    settings = cluster_settings(arguments)
-    group = replace(settings.group, id=arguments.group, assignor=arguments.assignor)
-    return replace(settings, group=group), nullcontext()
+    else:
+        layers = cluster_layers(arguments)
+        settings = contexts.cluster_settings(layers)
+    group = replace(settings.group, id=arguments.group or settings.group.id)
+    return replace(settings, group=group), layers.named()
 
 
 def _joining(
@@ -136,7 +145,7 @@ def _joining(
         if not streams:
             return {}
         raise NotFoundError(
-            f"group {settings.group.id} has no members whose subscription others could have; give --config FILE"
+            f"group {settings.group.id} has no members, so a new one's topics are unknown; give --config FILE"
         )
     # Only one member can have the fixed id of the file.
     fixed = [settings.group.consumer_id, *[None] * len(streams)]
