@@ -13,10 +13,13 @@ group=${1:?$usage} target=${2:?$usage} patience=${PATIENCE:-600}
 step() { printf '\n== %s\n' "$*" >&2; }
 
 members() {
-    kzconsumer groups describe "$group" -o json | python3 -c 'import json, sys; print(len(json.load(sys.stdin)["members"]))'
+    local found
+    found=$(kzconsumer groups describe "$group" -o json) &&
+        python3 -c 'import json, sys; print(len(json.load(sys.stdin)["members"]))' <<<"$found"
 }
 
-if [[ $(members) != 0 ]]; then # of a group without members, moving says what stands in the way
+present=$(members) # ends the script if there is no such group
+if [[ $present != 0 ]]; then # of a group without members, moving says what stands in the way
     step "problems of the group; exit status 3 if there are any"
     kzconsumer groups doctor "$group"
 fi

@@ -42,4 +42,6 @@ async def main(run: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main(*sys.argv[1:])))
+    if len(sys.argv) != 2:
+        sys.exit("usage: scheduled_job.py RUN")
+    sys.exit(asyncio.run(main(sys.argv[1])))

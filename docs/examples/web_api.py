@@ -5,6 +5,8 @@ Shows: a consumer in the lifespan of the application, health, lag.
 pip install fastapi uvicorn
 eval "$(kzconsumer sandbox env)"      # or: export KZCONSUMER__ZOOKEEPER__CONNECT=zk1:2181/kafka
 python web_api.py                     # http://127.0.0.1:8000/totals, /partitions, /health
+
+Totals are kept in memory: after another start they have only the orders since then.
 """
 
 from __future__ import annotations

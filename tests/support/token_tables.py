@@ -43,7 +43,7 @@ def function(into: str, path: str) -> Callable[[DataFrame, int], None]:
         return lambda frame, number: write_deltalake(path, frame.toArrow(), mode="append")
     blocks = re.findall(r"^```python\n(.*?)^```$", _PAGE.read_text(), re.DOTALL | re.MULTILINE)
     text = "".join(block for block in blocks if "def unseen" in block or f"def {into}" in block)
-    for printed, ours in (('load_catalog("lake")', "connected()"), ("lake.orders", _ICEBERG), ("lake/orders", path)):
+    for printed, ours in (('load_catalog("lake")', "connected()"), ("lake.orders", _ICEBERG), ("lake/table", path)):
         text = text.replace(printed, ours)
     names: dict[str, Any] = {"connected": lambda: _catalog(path)}
     exec(text, names)

@@ -12,6 +12,7 @@ from pathlib import Path
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from tests.core.servers.test_offset_storage import fill
 from tests.support.consuming import member, take
+from tests.support.extent import extent
 from tests.support.kafka_offsets import kafka_offset
 from tests.support.zookeeper_sessions import until
 
@@ -53,3 +54,8 @@ async def test_a_script_that_was_killed_while_it_waited_moves_the_group_when_it_
     assert await kafka_offset(cluster, f"{unique}-v2", unique) == 7
     (undo,) = tmp_path.glob("*.jsonl")
     assert undo.name in output.read_text()
+    for mistyped in extent([], [f"{unique}-"]):
+        with started(cluster, tmp_path, mistyped, f"{unique}-v2") as script:
+            await until(lambda: script.poll() is not None, 60)
+        said = f"kzconsumer: {cluster.connect}: there is no group {mistyped}; did you mean {unique}?\n"
+        assert (script.returncode, output.read_text()) == (1, said)

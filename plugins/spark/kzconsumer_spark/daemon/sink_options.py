@@ -63,13 +63,13 @@ def read_scratch(value: object) -> object:
 def read_read(value: object) -> object:
     """Accepted of settings that say what is the only way now."""
     if value not in (None, "executors"):
-        raise ValueError("Spark's tasks always fetch the records themselves: remove it")
+        raise ValueError("is refused: Spark's tasks always fetch the records themselves: remove it")
     return value
 
 
 def refuse_spool(value: object) -> object:
     """There was one until tasks fetched the records."""
-    raise ValueError("there is no spool, Spark's tasks fetch the records from the brokers: remove it")
+    raise ValueError("is refused: there is no spool, Spark's tasks fetch the records from the brokers: remove it")
 
 
 def read_event_log(value: object) -> object:
