@@ -276,7 +276,8 @@ async def preview(batch: Batch, options: SparkOptions, start: Callable[[str, int
         with anyio.fail_after(options.start_timeout):
             return await run_preview(request, worker_environment(options.conf))
     except TimeoutError as error:
-        raise SinkError(f"Spark was not done within {options.start_timeout:g} s: raise [sink.options] start_timeout") from error
+        wait = f"{options.start_timeout:g} s"
+        raise SinkError(f"Spark was not done within {wait}: raise [sink.options] start_timeout") from error
     except OSError as error:
         raise SinkError(f"cannot write the records for Spark: {error}") from error
     finally:
