@@ -21,7 +21,7 @@ from kzconsumer_files.object_target import ObjectTarget
 from kzconsumer_files.private_directory import PrivateDirectory, dead_attempts, sweep
 from kzconsumer_files.publication import Publication, StagedRange, log_blocked
 from kzconsumer_files.range_names import AnyRange, LedgerEntry, NotOurs, TargetOwner, range_name
-from kzconsumer_files.target_marker import MARKER, MarkedPlace, new_marker, require_unused
+from kzconsumer_files.target_marker import MARKER, MarkedPlace, new_marker, require_outside, require_unused
 
 _Range = TypeVar("_Range", bound=AnyRange)
 
@@ -48,6 +48,7 @@ class Target(MarkedPlace):
             names = sorted(each.name for each in self.path.iterdir())
             if not marker.exists():
                 require_unused(self.path, names)
+            require_outside(self.path)
             private = PrivateDirectory(self.attempts)
             try:
                 staged = private.path / marker.name

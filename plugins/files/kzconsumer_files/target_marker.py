@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import msgspec
 
@@ -29,6 +30,22 @@ def require_unused(where: object, names: Sequence[str]) -> None:
     foreign = next((each for each in names if each[0] not in "._" or each == "_delta_log"), None)
     if foreign is not None:
         raise NotOurs(f"{where} is not empty ({foreign}) and not marked as a target of any group")
+
+
+def require_outside(path: Path) -> None:
+    """Raises NotOurs for a new target inside a Delta table, or inside another target.
+
+    VACUUM would remove our files from the table, and readers of the other target would see them. Both skip what is
+    below a name that begins with `_` or a dot.
+    """
+    inner = path.resolve()
+    for outer in inner.parents:
+        if any(part[0] in "._" for part in inner.relative_to(outer).parts):
+            continue
+        if (outer / "_delta_log").exists():
+            raise NotOurs(f"{path} is inside the Delta table {outer}, whose VACUUM would remove it: give another path")
+        if (outer / "_kzconsumer").exists():
+            raise NotOurs(f"{path} is inside the target {outer}, whose readers would see it, too: give another path")
 
 
 class MarkedPlace:

@@ -129,6 +129,20 @@ def test_a_directory_with_files_and_no_marker_is_refused(tmp_path: Path) -> None
     Target(tmp_path).mark(OWNER)
 
 
+def test_a_target_is_not_inside_another_one_whose_readers_would_see_its_files(tmp_path: Path) -> None:
+    outer = tmp_path / "out"
+    inside = Target(outer / "day=1" / "sub")
+    inside.mark(OWNER)
+    (outer / "_kzconsumer").mkdir()
+    inside.mark(OWNER)  # as earlier versions allowed it
+    (tmp_path / "link").symlink_to(outer)
+    for other in (outer / "other", outer / "day=1" / "other", tmp_path / "link" / "other"):
+        with pytest.raises(NotOurs, match=f"^{other} is inside the target {outer}, whose readers would see it, too: "):
+            Target(other).mark(OWNER)
+    for skipped in ("_other", ".other", "_others/below"):
+        Target(outer / skipped).mark(OWNER)
+
+
 def test_the_first_publication_of_a_range_stays(target: Target) -> None:
     first, second = attempt_of(target, "first"), attempt_of(target, "second")
     assert target.publish([staged(first, 0, "first", ""), staged(first, 1, "none")], first, free) == 2

@@ -446,7 +446,15 @@ def test_invalid_locations(out: Path, tmp_path: Path) -> None:
     writer.publish(writer.stage(range_data("t", 0, 0, 2)))
     with pytest.raises(NotOurs, match="is not empty"):
         Target(table).mark(OWNER)
+    for mark in (claimed, lambda path: Target(path).mark(OWNER)):
+        with pytest.raises(
+            NotOurs, match=f"{table}/sub is inside the Delta table {table}, whose VACUUM would remove it"
+        ):
+            mark(table / "sub")
+    with pytest.raises(NotOurs, match=f"{files}/sub is inside the target {files}, whose readers would see it, too"):
+        claimed(files / "sub")
     shutil.rmtree(table / "_kzconsumer")
+    shutil.rmtree(table / "sub")
     for file in table.glob("*.parquet"):
         file.unlink()
     with pytest.raises(NotOurs, match=r"is not empty \(_delta_log\)"):

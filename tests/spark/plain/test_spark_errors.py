@@ -1,11 +1,18 @@
-"""Which errors of Spark, of Java's driver and of PostgreSQL say that a record is at fault: by SQLSTATE."""
+"""Which errors of Spark, of Java's driver and of PostgreSQL say that a record is at fault; why Java ended."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from psycopg import errors
 
-from kzconsumer_spark.worker.spark_errors import refuses_content
+from kzconsumer_spark.worker import spark_errors
+from kzconsumer_spark.worker.spark_errors import end_of_java, refuses_content
+from kzconsumer_spark.worker.spark_session import LOG_NAME
+from kzconsumer_spark.worker_protocol.messages import StartWorker, ToFiles
 
 # By PostgreSQL's appendix A: a value too long, out of range, U+0000, an index row that is too large, a RAISE.
 RECORDS = ("22001", "22003", "22007", "22021", "22P02", "22P05", "54000", "54001", "P0001")
@@ -74,3 +81,37 @@ def test_spark_says_of_a_malformed_record_what_the_database_says_of_a_parameter(
     assert refuses_content(_JavaError(_Throwable(getSqlState="22023")))
     assert not refuses_content(_JavaError(_Throwable(getSqlState="42K0D")))
     assert not refuses_content(OSError("no SQLSTATE"))
+
+
+HEAP = "java.lang.OutOfMemoryError: Java heap space"
+
+
+@pytest.mark.parametrize(
+    ("program", "log", "reason"),
+    [
+        (
+            "",
+            f"ERROR Executor: Exception in task 0.0\n{HEAP}\n\tat java.base/x\nCaused by: x.Other: y",
+            f"Java ended: {HEAP}: ",
+        ),
+        (
+            "input()",
+            f"Caused by: {HEAP}",
+            f'Java ended: {HEAP}: raise "spark.driver.memory" in [sink.options.conf], or ',
+        ),
+        ("import os; os.kill(os.getpid(), 9)", "WARN x", "Java was killed by signal 9: "),
+        ("raise SystemExit(3)", "", "Java ended with status 3"),
+        ("input()", "WARN x", ""),
+    ],
+    ids=["no memory", "no memory, still ending", "killed", "ended", "goes on"],
+)
+def test_why_java_ended(program: str, log: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its log, which is deleted with the worker, or by its status."""
+    monkeypatch.setattr(spark_errors, "_ENDS", 0.05 if program == "input()" else 10.0)
+    (tmp_path / LOG_NAME).write_text(log)
+    start = StartWorker(
+        scratch=str(tmp_path), master="local", conf={}, destination=ToFiles(path="/d"), next_batch=1, safe_until=0.0
+    )
+    with subprocess.Popen([sys.executable, "-ISc", program], stdin=subprocess.PIPE) as java:
+        said = end_of_java(java, start)
+    assert said is None if not reason else said is not None and said.startswith(reason), said

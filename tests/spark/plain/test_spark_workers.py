@@ -25,13 +25,14 @@ from kzconsumer.sinks.interface import Batch, Rejected, StepNotRecordedError
 from kzconsumer.testing.sink_contract import contract_context
 from kzconsumer_spark.daemon.sink import SparkSink, recorded
 from kzconsumer_spark.daemon.sink_options import read_options
-from kzconsumer_spark.daemon.worker_process import MAX_LINE, WorkerProcess, Workers, worker_environment
+from kzconsumer_spark.daemon.worker_process import MAX_LINE, WorkerDied, WorkerProcess, Workers, worker_environment
 from kzconsumer_spark.ranges.unstorable_rows import MOST_REJECTED
 from kzconsumer_spark.worker_protocol.messages import (
     Done,
     Event,
     Failed,
     RangesRead,
+    Ready,
     Recorded,
     RunBatch,
     StartWorker,
@@ -64,6 +65,24 @@ async def test_a_worker_that_dies_while_it_starts_gets_the_attempts_of_a_batch(t
         async with Workers(options, CANNOT_START, tmp_path, start_of, lambda: 0.0) as workers:
             await workers.start_first(1)
     assert [each["attempt"] for each in logs if each["event"] == "spark start failed"] == [1, 2, 3, 4]
+
+
+async def test_a_worker_that_ends_says_why(tmp_path: Path) -> None:
+    """Its Java has, and the log of that is gone."""
+    events = encode(Ready(application="a")), encode(Failed(number=None, error="Java ended: no memory"))
+    program = tmp_path / "kzconsumer_spark" / "worker"
+    program.mkdir(parents=True)
+    (program.parent / "__init__.py").touch()
+    (program / "__main__.py").write_text(
+        f"import sys\nfor event in {events}:\n    sys.stdin.readline()\n    print(event.decode(), end='', flush=True)\n"
+    )
+    options = read_options({"destination": "parquet", "path": "/d"})
+    environment = {"PYTHONPATH": str(tmp_path)}
+    async with Workers(options, environment, tmp_path, start_of, lambda: 0.0) as workers:
+        worker = await workers.take(1)
+        await worker.heartbeat(0.0)
+        with pytest.raises(WorkerDied, match="Java ended: no memory"):
+            await worker.receive()
 
 
 @pytest.mark.parametrize(("load", "lines"), [(1000.0, 2), (0.0, 0)])

@@ -195,7 +195,10 @@ async def test_parquet_is_published_by_range_and_the_first_writer_wins(tmp_path:
         everything = session_of(pid)
         assert len(everything) >= 2
         os.kill(java_of(pid), signal.SIGKILL)
-        await sink.write(Batch((range_data("big", 5, 0, 2),)))
+        with capture_logs() as logs:
+            await sink.write(Batch((range_data("big", 5, 0, 2),)))
+        (failed,) = [each["error"] for each in logs if each["event"] == "spark batch failed"]
+        assert failed.startswith("Java was killed by signal 9")
         assert worker_of(sink) != pid
         wait_gone(everything, 5)
         assert len([row for row in published(out) if row["partition"] == 5]) == 2
@@ -203,6 +206,25 @@ async def test_parquet_is_published_by_range_and_the_first_writer_wins(tmp_path:
     wait_gone(last, 5)
     assert not list(attempts.iterdir()) or all(not any(each.iterdir()) for each in attempts.iterdir() if each.is_dir())
     assert not [file for file in scratch.rglob("*") if file.is_file()]
+
+
+@only_nightly  # without Spark: test_spark_errors.py
+async def test_a_heap_that_is_too_small_for_a_batch_is_named(tmp_path: Path) -> None:
+    """Each attempt has a Java of its own."""
+    options = {
+        "destination": "parquet",
+        "path": str(tmp_path / "out"),
+        "select": "repeat(cast(value AS string), 900000000) AS much",
+        "attempts": 2,
+        "retry_backoff": "100ms",
+    }
+    too_small = "Java ended: java.lang.OutOfMemoryError: Java heap space: raise "
+    with capture_logs() as logs:
+        async with ServedSink(options) as sink:
+            with pytest.raises(SinkError, match=too_small):
+                await sink.write(Batch((range_data("t", 0, 0, 1),)))
+    failed = [each["error"] for each in logs if each["event"] == "spark batch failed"]
+    assert [each.startswith(too_small) for each in failed] == [True] * 2, failed
 
 
 @only_nightly

@@ -96,10 +96,9 @@ class WorkerProcess:
         try:
             await worker.send(start)
             event = await worker.receive()
-            if isinstance(event, Failed) and event.settings:
+            if isinstance(event, Failed):
                 raise ConfigError([event.error])
-            if not isinstance(event, Ready):
-                raise WorkerDied(event.error if isinstance(event, Failed) else f"unexpected {event!r}")
+            assert isinstance(event, Ready)
             worker.ready = event
         except BaseException:
             await worker.close()
@@ -117,11 +116,14 @@ class WorkerProcess:
         await self.send(LeaseRenewal(finite(safe_until)))
 
     async def receive(self) -> Event:
-        """The next event but QueryProgress. Raises WorkerDied when there will be none."""
+        """The next event but QueryProgress. Raises WorkerDied, with the reason if there is one, when it is the last."""
         try:
-            return await self._answers.receive()
+            event = await self._answers.receive()
         except anyio.EndOfStream as error:
             raise WorkerDied("the Spark worker process died") from error
+        if isinstance(event, Failed) and event.number is None and not event.settings:
+            raise WorkerDied(event.error)
+        return event
 
     async def _read_events(self) -> None:
         """Until the worker ends; QueryProgress comes at any time, also if no caller waits for an event."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from io import BufferedIOBase
+from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
@@ -16,7 +17,7 @@ from deltalake import DeltaTable
 
 from kzconsumer.model import RangeIdentity
 from kzconsumer_files.holdings import Held
-from kzconsumer_files.object_store import Put
+from kzconsumer_files.object_store import Put, is_object_store
 from kzconsumer_files.private_directory import dead_attempts
 from kzconsumer_files.publication import SetAside, StagedRange
 from kzconsumer_files.range_names import (
@@ -34,7 +35,7 @@ from kzconsumer_files.range_names import (
     scoped_files,
     unique_file,
 )
-from kzconsumer_files.target_marker import MARKER
+from kzconsumer_files.target_marker import MARKER, require_outside
 from kzconsumer_files.target_writer import require_usable as require_place
 from kzconsumer_spark.destinations.delta_columns import partition_values
 from kzconsumer_spark.destinations.delta_log import AddedFile, DeltaHistory, DeltaLog, place_of
@@ -290,3 +291,5 @@ class DeltaTarget:
         foreign = next((each for each in self._place.names() if each[0] not in "._"), None)
         if foreign is not None and self.open() is None:
             raise NotOurs(f"{self._place.uri} is not empty ({foreign}) and no Delta table")
+        if not is_object_store(self._place.uri):
+            require_outside(Path(self._place.uri))

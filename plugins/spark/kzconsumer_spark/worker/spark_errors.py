@@ -6,6 +6,7 @@ An error is of the records by its SQLSTATE (`refuses_content`). Tracebacks are f
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -34,6 +35,12 @@ _NO_FAILURE = re.compile(r"(\S+ \S+ )?(WARN(ING)?|INFO|DEBUG|TRACE)\b")
 _FRAME = re.compile(r"at |\.\.\. ")
 _THROWN = 'Exception in thread "main" '
 _OF_EXCEPTION = re.compile(r"at |\.\.\. |Caused by: |Suppressed: |[\w.$]+(Exception|Error)(:|$)")
+
+
+_NO_MEMORY = re.compile(r"java\.lang\.OutOfMemoryError: .*")
+_MORE_MEMORY = 'raise "spark.driver.memory" in [sink.options.conf], or lower [batch] max_bytes'
+_ENDS = 5.0
+"""Seconds in which a Java ends that has stopped Spark; a busy machine may need more."""
 
 
 def first_line(error: BaseException) -> str:
@@ -71,6 +78,21 @@ def reason_of(error: BaseException, start: StartWorker) -> str:
     thrown = [line.removeprefix(_THROWN) for line in lines if line.startswith(_THROWN)][-1:]
     said = " / ".join(thrown or lines[-3:])
     return f"Java ended before Spark was up: {said[:800]}" if said else first_line(error)
+
+
+def end_of_java(java: subprocess.Popen[Any], start: StartWorker) -> str | None:
+    """Why Java ended, in one line, as its log is deleted with the worker; None if it goes on."""
+    status = None
+    with suppress(subprocess.TimeoutExpired):
+        status = java.wait(_ENDS)
+    for line in reversed(_java_said(start)):
+        if found := _NO_MEMORY.search(line):
+            return f"Java ended: {found[0]}: {_MORE_MEMORY}"
+    if status is None:
+        return None
+    if status < 0:
+        return f"Java was killed by signal {-status}: does the kernel's log say that memory ran out?"
+    return f"Java ended with status {status}"
 
 
 def _java_said(start: StartWorker) -> list[str]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn, Protocol, runtime_checkable
 
 from py4j.java_gateway import JavaGateway
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from kzconsumer.errors import ConfigError, KzConsumerError
@@ -34,6 +35,7 @@ from kzconsumer_spark.worker.query import ProgressReports, RangeQuery, TopicsLea
 from kzconsumer_spark.worker.range_writers import FilesDestination, FunctionDestination, StepRecorder, TableDestination
 from kzconsumer_spark.worker.spark_errors import (
     Tracebacks,
+    end_of_java,
     fault_of_settings,
     first_line,
     is_without_java,
@@ -152,14 +154,30 @@ def run(start: StartWorker, commands: BinaryIO, events: BinaryIO, java: Future[J
             steps.begin(batch)
             outcome = query.run(batch, write)
             failed = isinstance(outcome, Failed)
+            if isinstance(outcome, Failed) and has_stopped(session):
+                raise SparkStopped(outcome.error)  # it takes no other attempt
             say(outcome)
         query.stop()
         destination.close()
         shaping.close()
         session.stop()
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        if (why := end_of_java(gateway.proc, start)) is None:
+            traceback.print_exc()
+        say(Failed(number=None, error=why or first_line(error)))
         _exit()
+
+
+class SparkStopped(Exception):
+    """Spark stopped during a batch, as it does when Java ends. The text is the error of that batch."""
+
+
+def has_stopped(session: SparkSession) -> bool:
+    """Whether Spark takes no more work: it has stopped, or Java does not answer."""
+    try:
+        return bool(session.sparkContext._jsc.sc().isStopped())
+    except Py4JError:
+        return True
 
 
 class _Stages:

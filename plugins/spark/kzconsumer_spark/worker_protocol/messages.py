@@ -246,7 +246,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
-    """The batch (or, without a number, the start) failed; `error` is one line, the rest is in the log.
+    """The batch failed or, without a number, the worker, which ends; `error` is one line, the rest is in the log.
 
     `rejected`: these records cannot be written, and nothing of their ranges was. `refused`: what is in the records is
     why, and which are is unknown. `settings`: it is a fault of the
