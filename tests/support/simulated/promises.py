@@ -73,7 +73,7 @@ class Promises:
         self._disturbed: dict[TopicPartition, float] = {}
         self._late_until: dict[Member, float] = {}  # see `late`
         self._restored_until = 0.0
-        self._kept: dict[TopicPartition, int] = {}  # sessions that had stored an offset when the nodes were lost
+        self._kept: dict[TopicPartition, int] = {}  # sessions that knew the offset when the nodes were lost
         self._unregistered: dict[str, float] = {}  # until when a member may claim whose id an operator has deleted
         self._meddled: set[TopicPartition] = set()  # a foreign program set the offset last
         self._sought: dict[TopicPartition, dict[int, float]] = {}  # where applications sought to, and when
@@ -167,7 +167,8 @@ class Promises:
         there, whatever the reset policy is."""
         self._restored_until = until
         self.offsets_changed = True
-        self._kept = {each: session for each, (_, session) in self._claims.items() if each in self._stored}
+        claimed = {each: session for each, (_, session) in self._claims.items() if each in self._stored}
+        self._kept = {each: session for each, session in claimed.items() if self._knows(session, each)}
         for claim, _ in self._claims.values():
             self._unclean.add(claim)
         self._claims.clear()
@@ -183,6 +184,11 @@ class Promises:
         for partition in self.logs.partitions:
             self._disturbed[partition] = until
             self._meddled.add(partition)
+
+    def _knows(self, session: int, partition: TopicPartition) -> bool:
+        """Whether it has had the reply to its claim, and with that what is stored."""
+        process = self.network.processes.get(session)
+        return any(member.process is process and partition in member.claims for member in self.members)
 
     def stored_by_owner(self, partition: TopicPartition) -> int | None:
         """The group's offset, unless a foreign program has set it last."""
