@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import anyio.lowlevel
 
+from kzconsumer.display import some
 from kzconsumer.errors import DestinationWentBackError, OffsetLostError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity, TopicPartition
@@ -81,6 +82,7 @@ class Adopter:
             planned = {i: _identity(adopted[i].progress, plan) for i, plan in found.items() if plan is not None}
             last = {}
             if self._destination is not None and self._destination.remembers:
+                self._report_elsewhere(claims)
                 last = {i: identity for i, each in enumerate(adopted) if (identity := _last_written(each)) is not None}
             asked = [*last.values(), *planned.values()]
             published = await self._destination.has(asked) if self._destination and asked else ()
@@ -188,6 +190,13 @@ class Adopter:
         self._committer.forget(adopted.progress)
         adopted.progress.close()
         return adopted._replace(refusal=str(DestinationWentBackError(lacking, destination=self._destination)))
+
+    def _report_elsewhere(self, claims: Iterable[tuple[TopicPartition, int, Claimed]]) -> None:
+        if changed := [str(partition) for partition, _, claimed in claims if claimed.record.written_elsewhere]:
+            reason = (
+                "[sink.options] were changed, or members have different ones: then each writes a part of the records"
+            )
+            log.warning("destination changed", partitions=some(changed), reason=reason)
 
     def _report_gone(self, planned: RangeIdentity) -> None:
         """The topic was deleted with records of a planned range that the destination does not have."""

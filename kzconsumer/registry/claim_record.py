@@ -184,12 +184,23 @@ class ClaimRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return mark.written if mark is not None and mark.written is not msgspec.UNSET else None
 
     @property
+    def written_elsewhere(self) -> bool:
+        """Whether the records before are in another destination than the owner's."""
+        mark = self._present_mark
+        return mark is not None and mark.fingerprint != self.fingerprint
+
+    @property
     def _own_mark(self) -> CommitMark | None:
+        mark = self._present_mark
+        return mark if mark is not None and mark.fingerprint == self.fingerprint else None
+
+    @property
+    def _present_mark(self) -> CommitMark | None:
+        """The mark, of any destination, if it is of this topic and epoch."""
         mark = self.mark
-        if mark is msgspec.UNSET:
+        if mark is msgspec.UNSET or (mark.incarnation, mark.epoch) != (self.incarnation, self.epoch):
             return None
-        same = (mark.incarnation, mark.epoch, mark.fingerprint) == (self.incarnation, self.epoch, self.fingerprint)
-        return mark if same else None
+        return mark
 
     def after(
         self,

@@ -54,6 +54,12 @@ class Remembering(Nothing):
     remembers = True
 
 
+class Holding(Everything):
+    """A destination that can be asked, and has every range."""
+
+    remembers = True
+
+
 class Claim(NamedTuple):
     """Where a claim begins, what it replays, and the nodes that it leaves."""
 
@@ -171,6 +177,27 @@ def test_a_destination_without_the_last_committed_range_went_back() -> None:
     found = claim(None, 50, Remembering(), mark=MARK)
     assert "offsets 40 to 50 were written and committed, and are missing now" in found.refusal
     assert claim(None, 50, Nothing(), mark=MARK).refusal == "", "a destination that cannot be asked"
+
+
+@pytest.mark.parametrize(
+    ("destination", "mark", "warned"),
+    [
+        (Holding(), msgspec.structs.replace(MARK, fingerprint="g"), True),
+        (Holding(), msgspec.structs.replace(MARK, fingerprint="g", epoch=0), False),
+        (Holding(), MARK, False),
+        (Holding(), None, False),
+        (Everything(), msgspec.structs.replace(MARK, fingerprint="g"), False),
+    ],
+    ids=["another", "before a reset", "the same", "none yet", "one without ledger, such as a query"],
+)
+def test_a_destination_that_lacks_what_another_one_has_is_reported(
+    destination: Nothing, mark: CommitMark | None, warned: bool
+) -> None:
+    """Members whose `path` is relative, or on a disk of their own, would write a part of the records each."""
+    with capture_logs() as logs:
+        assert claim(None, 50, destination, mark=mark).begins == 50
+    found = [each["partitions"] for each in logs if each["event"] == "destination changed"]
+    assert found == [str(PARTITION)] * warned
 
 
 def test_other_tasks_run_while_thousands_of_claims_begin() -> None:
