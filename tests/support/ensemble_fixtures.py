@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,9 @@ def three(servers: Servers) -> Iterator[Ensemble]:
     yield running
     for server in running.servers:
         running.mend(server)
-        if not server.alive:
+        if server.alive:
+            server.send_signal(signal.SIGCONT)  # a test that is ended while it has stopped one does not continue it
+        else:
             server.start()
     running.wait_ready()
 
