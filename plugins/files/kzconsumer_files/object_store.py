@@ -44,6 +44,7 @@ _CREDENTIALS: Final = {
 }
 # What a client asks the machine for, if it has been given no credentials.
 _ROLE: Final = re.compile("latest/(api/token|meta-data)|computeMetadata|metadata/identity")
+_NO_BUCKET: Final = re.compile("NoSuchBucket|ContainerNotFound")
 # A call that takes longer fails, and is repeated with the batch.
 _CLIENT: Final = {"timeout": "30s", "connect_timeout": "5s"}
 _RETRIES: Final = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
@@ -242,7 +243,8 @@ class ObjectStore:
         try:
             yield
         except FileNotFoundError as error:
-            raise FileNotFoundError(f"{self.uri}: {_one_line(error)}") from None
+            what = "there is no such bucket or container: make it; " if _NO_BUCKET.search(str(error)) else ""
+            raise FileNotFoundError(f"{self.uri}: {what}{_one_line(error)}") from None
         except self._calls.exceptions.GenericError as error:
             raise StoreUnavailable(f"{self.uri}: {self._missing(str(error))}{_one_line(error)}") from None
         except (self._calls.exceptions.BaseError, ValueError, PermissionError) as error:
