@@ -42,6 +42,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **kwargs)
         self.register("action", "parsers", _Verbs)
         self._examples = examples
+        self._words: list[str] = []
 
     @property
     def examples(self) -> list[str]:
@@ -57,6 +58,7 @@ class Parser(argparse.ArgumentParser):
         if args == [] and any(isinstance(each, argparse._SubParsersAction) for each in self._actions if each.required):
             self.print_help(sys.stderr)
             self.exit(EXIT_USAGE)
+        self._words = list(sys.argv[1:] if args is None else args)
         return super().parse_known_args(args, namespace)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -68,7 +70,16 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def error(self, message: str) -> NoReturn:
+        """Of an option that is missing and one that is unknown, the unknown one is reported: it is the one mistyped."""
+        if message.endswith(" is required") or " are required: " in message:
+            unknown = next(filter(self._is_unknown, self._words), None)
+            message = message if unknown is None else f"unrecognized arguments: {unknown}{_hint(self, unknown)}"
         self.exit(EXIT_USAGE, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+
+    def _is_unknown(self, word: str) -> bool:
+        """Options may be abbreviated."""
+        name = word.partition("=")[0]
+        return name.startswith("--") and not any(each.startswith(name) for each in self._option_string_actions)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         try:

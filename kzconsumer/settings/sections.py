@@ -154,7 +154,7 @@ class SubscriptionSettings(Table, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.run is not None and self.stop_at is None:
-            raise ValueError("run needs stop_at")
+            raise ValueError('run needs stop_at, such as "end"')
         if sum(self.topics.values()) > MOST_STREAMS or self.streams > MOST_STREAMS:
             raise ValueError(f"more than {MOST_STREAMS} streams: members regard such a registration as unreadable")
 

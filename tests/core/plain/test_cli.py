@@ -120,6 +120,10 @@ def test_a_mistyped_word_is_one_line_with_the_nearest_one(words: tuple[str, ...]
         ),
         ("lag --groups g", "kzconsumer lag: error: unrecognized arguments: --groups; see"),
         ("--x lag g", "kzconsumer lag: error: unrecognized arguments: --x; see"),
+        (
+            "offsets reset g --all-topics --to-latests",
+            "kzconsumer offsets reset: error: unrecognized arguments: --to-latests; did you mean --to-latest; see",
+        ),
     ],
 )
 def test_an_option_that_there_is_not_names_the_verb_and_the_nearest_option(words: str, line: str) -> None:
@@ -132,6 +136,8 @@ def test_an_option_that_there_is_not_names_the_verb_and_the_nearest_option(words
     ("words", "output"),
     [
         (["run"], "no configuration file given"),
+        (["offsets", "reset", "g", "--all"], "error: one of the arguments --to-earliest "),
+        (["offsets", "reset", "g", "--shift-by", "x"], "'x' is not a number of offsets such as 100 or -100"),
         (["check-config"], "no configuration file given"),
         (["run", "a.toml", "--config", "b.toml"], "not allowed with argument FILE"),
         (["orders.toml"], "orders.toml is not a command; `kzconsumer run orders.toml` runs it"),

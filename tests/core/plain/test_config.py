@@ -142,7 +142,7 @@ def test_bad_chroots(connect: str) -> None:
             {"batch": {"min_records": 9, "max_records": 5}},
             "[batch]: min_records, of one partition, is more than max_records, of the whole batch",
         ),
-        ({"subscription": {"run": "monday"}}, "[subscription]: run needs stop_at"),
+        ({"subscription": {"run": "monday"}}, '[subscription]: run needs stop_at, such as "end"'),
         ({"sink": {}}, "[sink] plugin: missing"),
         ({"sink": {"plugin": "x", "options": 1}}, "[sink] options: 1 is not a table"),
         (

@@ -206,10 +206,16 @@ def add_reset_options(action: argparse.ArgumentParser) -> None:
     to.add_argument("--to-latest", action="store_true", help="the end of the log")
     to.add_argument("--to-current", action="store_true", help="the stored offset, moved into the log if it is outside")
     to.add_argument("--to-offset", metavar="N", type=whole_number("an offset"), help="the next record to be read")
-    to.add_argument("--shift-by", metavar="N", type=int, help="N offsets forward, or back if negative")
+    to.add_argument("--shift-by", metavar="N", type=_shift, help="N offsets forward, or back if negative")
     to.add_argument("--to-datetime", metavar="TIME", type=read_datetime, help=TIME_HELP)
     to.add_argument("--by-duration", metavar="PnDTnHnMnS", type=_duration, help="this long ago, such as PT1H30M")
     to.add_argument("--from-file", metavar="FILE", type=Path, help="topic,partition,offset on each line, or any export")
+
+
+def _shift(text: str) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of offsets such as 100 or -100")
+    return int(text)
 
 
 def read_datetime(text: str) -> int:
