@@ -222,7 +222,7 @@ class Member:
     @property
     def waits_for(self) -> str | None:
         """What it waits for before its first rebalance is complete; None after it."""
-        if self._rebalancer.rebalanced_once.is_set():
+        if self._rebalancer.rebalanced_once.is_set() and self._rebalancer.snapshot is not None:
             return None
         return self._membership.waits_for or self._rebalancer.failure or "the first rebalance"
 

@@ -242,7 +242,8 @@ class Rebalancer:
         up = await self._topics.broker_ids()
         if not up:
             self._notices.once("no broker registered", "/brokers/ids")
-            self._counters.attempts.failed("no broker is registered", began)
+            self.failure = "no broker is registered"
+            self._counters.attempts.failed(self.failure, began)
             self.rebalanced_once.set()
             # An event reports those that register. But none reports what is there since ZooKeeper was restored from a
             # copy, and before its first rebalance a member does not look.

@@ -103,6 +103,7 @@ def test_an_ensemble_of_another_cluster_is_not_joined(known: bool) -> None:
             broker.stop()
         group.world.pass_time(2 * ELSEWHERE)
         assert registered(group)
+        assert (health.status(), health.joined) == ("joining the group: no broker is registered", False)
         for broker in group.brokers:
             broker.up = True
         group.logs.register(up=True)

@@ -28,6 +28,7 @@ class Owning:
         self._positions = positions
 
     waits_for = None
+    stays_out = ""
 
     def positions(self) -> tuple[Position, ...]:
         return self._positions
