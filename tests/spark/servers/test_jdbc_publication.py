@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import psycopg
 import pytest
+from structlog.testing import capture_logs
 
 from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import RangeIdentity
@@ -26,6 +27,7 @@ from tests.support.postgres import Postgres, postgres
 from tests.support.processes import wait_until
 
 OWNER = TargetOwner(cluster="c", group="g")
+SKIPPED = "rows skipped, the table has their unique key"
 
 
 @pytest.fixture
@@ -70,6 +72,20 @@ def put(to: ToJdbc, part: BatchRange, *follows: BatchRange) -> int:
         done = table.publish(connection, {part: 3}, {}, stage, ["n", "writer"], lambda: None, before)
         table.stages.drop(connection, stage)
     return done
+
+
+def test_rows_that_are_skipped_for_their_unique_key_are_logged(to: ToJdbc, database: Postgres) -> None:
+    """As those of a second cluster, or of a topic that was created again, if offsets are the key."""
+    database.query(f'CREATE UNIQUE INDEX ON "{to.table}" (n)')
+    keyed = JdbcTable(msgspec.structs.replace(to, unique_key=("n",)))
+    keyed.mark(TargetOwner(cluster="other", group="g"))
+    with capture_logs() as logs:
+        assert put(to, planned(0)) == put(keyed.to, planned(3)) == 1
+        assert logs == []
+        assert put(keyed.to, batch_range("t", 0, 1, 4, incarnation=-6)) == 1
+    assert logs == [
+        {"event": SKIPPED, "log_level": "info", "table": to.table, "rows": 3, "ranges": "t-0[1..4)"},
+    ]
 
 
 def test_a_commit_survives_a_crash_whatever_the_default_of_the_role(monkeypatch: pytest.MonkeyPatch) -> None:

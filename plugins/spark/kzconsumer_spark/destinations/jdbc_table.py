@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 import msgspec
 from psycopg.sql import SQL, Composed, Identifier
 
+from kzconsumer.display import some
 from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import OffsetRange, RangeIdentity
@@ -232,7 +233,8 @@ class JdbcTable:
         """Insert ledger rows and staged rows of the ranges that are not published yet; returns how many these are.
 
         One transaction. A writer that inserts the ledger row of a range second waits for the first one, and inserts
-        nothing if that commits. A row whose unique key is in the table already is counted: readers see it. Raises
+        nothing if that commits. A row whose unique key is in the table already is counted. How many these are is
+        logged: the row in the table may be another one, of an earlier topic or another cluster. Raises
         DestinationWentBackError, with nothing inserted, if the ledger lacks one of `follows`; SetAside and, when all
         others are published, RangeOverlap for a range that overlaps a published one.
         """
@@ -240,6 +242,7 @@ class JdbcTable:
             self._name(LEDGER), _IDENTITY, _COUNTS, _TEN
         )
         insert = self._insert(stage, columns)
+        skipped = 0
         require_lease()
         with database_errors(), connection.transaction():
             # In a fixed order: otherwise two writers of the same ranges could deadlock.
@@ -259,9 +262,12 @@ class JdbcTable:
                     enter, [*self._identity(part), part.records, rows[part], quarantined.get(part.range, 0)]
                 ).rowcount
             ]
-            if any(rows[part] for part in ours):
-                connection.execute(insert, _tags(ours))
+            if staged := sum(rows[part] for part in ours):
+                skipped = staged - connection.execute(insert, _tags(ours)).rowcount
             require_lease()
+        if skipped and self._to.unique_key:
+            about = {"table": self._to.table, "rows": skipped, "ranges": some(str(part.range) for part in ours)}
+            _log.info("rows skipped, the table has their unique key", **about)
         self.missing(connection, [part for part in rows if part not in ours and part not in overlaps])
         for overlap in overlaps.values():
             raise overlap
