@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -48,7 +49,9 @@ class Peer:
 
 
 @asynccontextmanager
-async def listening(serve: Callable[[Peer], Awaitable[None]]) -> AsyncIterator[Broker]:
+async def listening(
+    serve: Callable[[Peer], Awaitable[None]], tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Broker]:
     """`serve` is called for each connection, which is closed when it returns; an exception in it fails the test."""
     tasks: list[asyncio.Task[None]] = []
     connections = 0
@@ -64,7 +67,7 @@ async def listening(serve: Callable[[Peer], Awaitable[None]]) -> AsyncIterator[B
         finally:
             writer.close()
 
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    server = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=tls)
     port = server.sockets[0].getsockname()[1]
     try:
         yield Broker(7, "127.0.0.1", port)
@@ -79,8 +82,8 @@ async def listening(serve: Callable[[Peer], Awaitable[None]]) -> AsyncIterator[B
                 raise outcome
 
 
-async def open_to(broker: Broker, timeout: float = 10.0) -> BrokerConnection:
-    return await BrokerConnection.open(broker, client_id="test", timeout=timeout)
+async def open_to(broker: Broker, timeout: float = 10.0, security: Security | None = None) -> BrokerConnection:
+    return await BrokerConnection.open(broker, client_id="test", timeout=timeout, security=security or Security())
 
 
 async def greet_and_wait(peer: Peer) -> None:

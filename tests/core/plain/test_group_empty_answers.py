@@ -130,10 +130,15 @@ def test_a_partition_that_is_asked_for_alone_does_not_wait_for_a_hung_broker() -
         assert group.world.pass_time(45, lambda: consumed(member)[FIRST] == group.logs.end(FIRST))
 
 
-def test_a_partition_that_is_asked_for_alone_is_read_on_after_its_connection_broke() -> None:
+@pytest.mark.parametrize("remote", [(FIRST,), (FIRST, SECOND, THIRD)])
+def test_partitions_that_are_asked_for_alone_are_read_on_after_their_connection_broke(
+    remote: tuple[TopicPartition, ...],
+) -> None:
+    """Also those that wait until they are asked for, one after the other."""
     with simulated_group(1) as group:
         filled(group)
-        group.broker_faults.move_to_remote(FIRST, 4.0)
+        for each in remote:
+            group.broker_faults.move_to_remote(each, 4.0)
         member = group.join("a", {"t": 1}, 0.0, in_batches=True)
         group.world.pass_time(4)
         for arrives in (True, False, True):
@@ -141,6 +146,19 @@ def test_a_partition_that_is_asked_for_alone_is_read_on_after_its_connection_bro
             group.world.pass_time(1.5)
         group.come_to_rest(60, 1)
         assert "broker lost" in [each["event"] for each in group.events]
+
+
+def test_a_broker_stops_that_is_asked_for_a_partition_alone() -> None:
+    """Nothing else is asked of it: this request has to find out that another one leads."""
+    with simulated_group(1, brokers=2) as group:
+        group.logs.grow("t", 1)
+        group.broker_faults.produce_remotely(RECORDS, 4.0, 60.0)
+        member = group.join("a", {"t": 1}, 0.0, in_batches=True)
+        assert group.world.pass_time(10, lambda: bool(member.owned))
+        group.world.pass_time(3)
+        group.broker_faults.stop(group.logs.leaders[FIRST], 60.0)
+        assert group.world.pass_time(20, lambda: consumed(member).get(FIRST, 0) >= RECORDS)
+        group.come_to_rest(30, 3)
 
 
 @pytest.mark.parametrize("hole", [100, 200, RECORDS])

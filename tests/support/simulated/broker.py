@@ -19,6 +19,7 @@ from tests.support.simulated import kafka_frames as frames
 from tests.support.simulated.coordinator import Coordinator
 from tests.support.simulated.ensemble import Peer
 from tests.support.simulated.fetch_sessions import Answer, FetchSessions
+from tests.support.simulated.haste import Haste
 from tests.support.simulated.kafka_frames import Body, Fetch, FetchedFrom, Header, Led, Part
 from tests.support.simulated.member import GROUP
 from tests.support.simulated.partition_logs import TIMESTAMP, PartitionLogs, host
@@ -71,6 +72,8 @@ class SimulatedBroker:
         self.connections: dict[BrokerConnection, None] = {}
         self.requests: Counter[int] = Counter()
         """By key."""
+        self.unlisted = frames.NONE
+        """The error that it answers to ListOffsets of any partition."""
         self.hidden: set[str] = set()
         """Topics that an ACL keeps from its clients: they may neither describe nor read them."""
         self.unreadable: set[str] = set()
@@ -135,6 +138,7 @@ class BrokerConnection:
         self._sending = False
         self._muted_until = 0.0
         self._asked = broker.world.now
+        self._haste = Haste(broker.world)
 
     def received(self, data: bytes) -> None:
         if self.broker.hangs_up:
@@ -203,6 +207,7 @@ class BrokerConnection:
             case frames.LIST_OFFSETS:
                 isolation, asked = frames.list_offsets(body)
                 self._require_isolation(isolation)
+                self._haste.count(header.api_key, asked)
                 return partial(self._list, asked)
             case frames.FIND_COORDINATOR:
                 self._require_group(frames.find_coordinator(body))
@@ -216,7 +221,9 @@ class BrokerConnection:
                 self._require_group(group)
                 return partial(self.broker.coordinator.fetch, self.broker.number, partitions)
             case frames.OFFSET_FOR_LEADER_EPOCH:
-                return partial(self._end_epochs, frames.epochs(body))
+                epochs = frames.epochs(body)
+                self._haste.count(header.api_key, epochs)
+                return partial(self._end_epochs, epochs)
             case _:
                 answer = self.broker.sessions.begin(frames.fetch(body))
                 fetch = answer.request
@@ -252,7 +259,9 @@ class BrokerConnection:
         return log is not None and log.first_from(asked.offset) > asked.offset
 
     def _is_remote(self, asked: FetchedFrom) -> bool:
-        return asked.offset < self.broker.remote.get(asked.partition, (0, 0.0))[0]
+        log = self.broker.logs.logs.get(asked.partition)
+        remote, _ = self.broker.remote.get(asked.partition, (0, 0.0))
+        return log is not None and asked.offset < min(remote, log.end)  # that log may be gone, or cut off
 
     def _describe(self, topics: list[str]) -> bytes:
         logs = self.broker.logs
@@ -277,7 +286,7 @@ class BrokerConnection:
     def _list(self, asked: dict[TopicPartition, tuple[int, int]]) -> bytes:
         answers = {}
         for partition, (epoch, timestamp) in asked.items():
-            error = self._refusal(partition, epoch)
+            error = self._refusal(partition, epoch) or self.broker.unlisted
             log = self.broker.logs.logs.get(partition)
             if error or log is None:
                 answers[partition] = (error, -1, -1)
@@ -328,6 +337,8 @@ class BrokerConnection:
                 look(self.peer, request, parts)
             if self.broker.alters is not None:
                 parts = self.broker.alters(parts)
+            alone = request.epoch < 0 and request.max_bytes == left
+            self._haste.count(frames.FETCH, [part.partition for part in parts if alone or part.error])
             error, session, sent = answer.finish(parts)
             return frames.fetched(sent, error=error, session=session)
         return None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 
 from kzconsumer.model import TopicPartition
 from tests.support.simulated.broker import SimulatedBroker
-from tests.support.simulated.kafka_frames import Part
+from tests.support.simulated.kafka_frames import NONE, Part
 from tests.support.simulated.partition_logs import PartitionLogs
 from tests.support.simulated.promises import Promises
 from tests.support.simulated.virtual_time import World
@@ -65,6 +66,12 @@ class BrokerFaults:
         slow[request] = by
         self._until(seconds, lambda: slow.pop(request, None))
 
+    def list_nothing(self, number: int, error: int, seconds: float) -> None:
+        """It answers with this error where logs begin and end."""
+        broker = self._brokers[number]
+        broker.unlisted = error
+        self._until(seconds, lambda: setattr(broker, "unlisted", NONE))
+
     def stop(self, number: int, seconds: float) -> None:
         """Its process ends and is restarted; its partitions have other leaders, or none."""
         broker = self._brokers[number]
@@ -86,6 +93,13 @@ class BrokerFaults:
         """What the log has now is in tiered storage, of which a read takes so many seconds."""
         for broker in self._brokers:
             broker.remote[partition] = (self._logs.end(partition), takes)
+
+    def produce_remotely(self, records: int, takes: float, seconds: float) -> None:
+        """So many in each partition, which are in tiered storage before they are read. It is slow for so long."""
+        self._logs.burst(records)
+        for partition in self._logs.partitions:
+            self.move_to_remote(partition, takes)
+            self._until(seconds, partial(self.move_to_remote, partition, 0.0))
 
     def compact_end(self, partition: TopicPartition, offset: int) -> int:
         """Compaction removes everything from this offset on, read or not. Returns where exactly."""

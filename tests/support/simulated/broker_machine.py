@@ -18,9 +18,20 @@ from tests.support.simulated.kafka_frames import (
     METADATA,
     OFFSET_COMMIT,
     OFFSET_FETCH,
+    OFFSET_NOT_AVAILABLE,
     UNKNOWN_SERVER_ERROR,
 )
-from tests.support.simulated.machine import ANY, CLOCKS, FAULTS, OVERLOADS, SCENES, WAITS, GroupMachine
+from tests.support.simulated.lost_replies import SYSTEM_ERROR, Loss
+from tests.support.simulated.machine import (
+    ANY,
+    CLOCKS,
+    FAULTS,
+    MOST_MEMBERS,
+    OVERLOADS,
+    SCENES,
+    WAITS,
+    GroupMachine,
+)
 from tests.support.simulated.scene import SESSION_TIMEOUT, Scene
 
 BROKERS = 2
@@ -37,6 +48,9 @@ FETCHES = st.sampled_from(((), QUICK, TIGHT, (*TIGHT, *QUICK), (*TIGHT, ("rate_l
 PARTS = st.sampled_from((0.0, 0.3, 0.9, 1.0))
 """How much of a response arrives before the connection breaks."""
 REQUESTS = st.sampled_from((FETCH, FETCH, METADATA, LIST_OFFSETS, OFFSET_COMMIT, OFFSET_FETCH))
+FEW = 6
+"""Partitions whose owner nodes are all looked at before a group has to be at rest, also one at a time."""
+COORDINATOR_ERRORS = st.sampled_from((LOADING, UNKNOWN_SERVER_ERROR))
 GAPS = st.sampled_from((0.0, 0.2, 2.0))
 """Seconds without a leader, or without the topic."""
 
@@ -95,15 +109,16 @@ class GroupAndBrokersMachine(GroupMachine):
         self.group.broker_faults.slow_down(which % BROKERS, request, by, lasts)
         self.wait(wait)
 
-    @precondition(lambda self: any(member.owned for member in self.active))
-    @rule(which=ANY, partition=ANY, lasts=st.sampled_from((0.0, 0.05, 0.6)), wait=WAITS)
-    def pause_shortly(self, which: int, partition: int, lasts: float, wait: float) -> None:
-        """While a record of the partition may be in hand, and still is when the next one comes."""
-        members = [member for member in self.active if member.owned]
-        member = members[which % len(members)]
-        self.group.pause(member, sorted(member.owned)[partition % len(member.owned)])
-        self.wait(lasts)
-        self.group.resume(member)
+    @rule(which=ANY, error=st.sampled_from((OFFSET_NOT_AVAILABLE, UNKNOWN_SERVER_ERROR)), lasts=FAULTS, wait=WAITS)
+    def list_nothing(self, which: int, error: int, lasts: float, wait: float) -> None:
+        """A leader that was elected just now does not know yet how far its log can be read."""
+        self.group.broker_faults.list_nothing(which % BROKERS, error, lasts)
+        self.wait(wait)
+
+    @rule(records=st.sampled_from((40, 200)), takes=st.sampled_from((0.3, 1.3)), lasts=FAULTS, wait=WAITS)
+    def produce_remotely(self, records: int, takes: float, lasts: float, wait: float) -> None:
+        """The broker sends none of them for a while, and each partition is asked for alone."""
+        self.group.broker_faults.produce_remotely(records, takes, lasts)
         self.wait(wait)
 
     @rule(which=ANY, wait=WAITS)
@@ -119,10 +134,25 @@ class GroupAndBrokersMachine(GroupMachine):
         self.wait(wait)
 
     @precondition(lambda self: self.group.scene.storage == "both")
-    @rule(error=st.sampled_from((LOADING, UNKNOWN_SERVER_ERROR)), lasts=FAULTS, wait=WAITS)
+    @rule(error=COORDINATOR_ERRORS, lasts=FAULTS, wait=WAITS)
     def refuse_offsets(self, error: int, lasts: float, wait: float) -> None:
         """The coordinator stores and returns none."""
         self.group.refuse_offsets(error, lasts)
+        self.wait(wait)
+
+    @precondition(lambda self: self.group.scene.storage == "both")
+    @rule(error=COORDINATOR_ERRORS, which=ANY, lasts=FAULTS, wait=WAITS)
+    def fail_a_claim_and_its_end(self, error: int, which: int, lasts: float, wait: float) -> None:
+        """It cannot begin without the brokers' offset, and ZooKeeper does not delete its owner node at once.
+
+        By the next attempt it may be another member's.
+        """
+        for member in self.active:
+            self.group.network.losing[member.process] = Loss(False, "release", 1, SYSTEM_ERROR)
+        self.delete_owner(which, 0.0)
+        self.refuse_offsets(error, lasts, 0.2)
+        if len(self.active) < MOST_MEMBERS:
+            self.join(1, False, 0.0, "messages", 0.0)
         self.wait(wait)
 
     @rule(which=ANY, wait=WAITS)
@@ -174,11 +204,17 @@ class GroupAndBrokersMachine(GroupMachine):
 class LogsCutOffMachine(GroupAndBrokersMachine):
     """The same of a group that has read something, and whose logs are often cut off."""
 
-    @initialize(seed=st.integers(0, 2**16), partitions=st.integers(1, 3), scene=SCENES, in_batches=st.booleans())
-    def begin(self, seed: int, partitions: int, scene: Scene, in_batches: bool) -> None:
+    @initialize(
+        seed=st.integers(0, 2**16),
+        partitions=st.integers(1, 3),
+        scene=SCENES,
+        in_batches=st.booleans(),
+        pace=st.sampled_from((0.0, 0.05, 1.0)),
+    )
+    def begin(self, seed: int, partitions: int, scene: Scene, in_batches: bool, pace: float = 0.0) -> None:
         self.start(seed, partitions, replace(scene, brokers=BROKERS))
         self.names += 1
-        self.group.join(f"m{self.names}", {"t": 2}, 0.0, in_batches=in_batches)
+        self.group.join(f"m{self.names}", {"t": 2}, pace, in_batches=in_batches)
         self.wait(SESSION_TIMEOUT)
 
     @precondition(lambda self: self.group.promises.read)
@@ -192,7 +228,7 @@ class ZooKeeperRestoredMachine(GroupMachine):
 
     @initialize(seed=st.integers(0, 2**16), partitions=st.integers(1, 3), scene=SCENES, in_batches=st.booleans())
     def begin(self, seed: int, partitions: int, scene: Scene, in_batches: bool) -> None:
-        self.start(seed, partitions, replace(scene, looks="3s"))
+        self.start(seed, partitions, replace(scene, looks="3s", quiet=True))
         for self.names in (1, 2):
             self.group.join(f"m{self.names}", {"t": 1}, 0.0, in_batches=in_batches)
         self.wait(SESSION_TIMEOUT)
@@ -206,6 +242,13 @@ class ZooKeeperRestoredMachine(GroupMachine):
     @rule(ago=st.sampled_from((0.3, 2.0, 5.0)), wait=WAITS)
     def lose_transactions(self, ago: float, wait: float) -> None:
         self.restore_zookeeper(ago, True, wait)
+
+    @precondition(lambda self: len(self.group.logs.partitions) <= FEW)
+    @rule(which=ANY, deleted=st.booleans(), wait=WAITS)
+    def change_an_owner_unseen(self, which: int, deleted: bool, wait: float) -> None:
+        """Also of this no event comes. Without records to commit only a look finds it."""
+        self.group.change_owner_unseen(self.partition(which), deleted=deleted)
+        self.wait(wait)
 
     @rule(wait=WAITS)
     def delete_nodes(self, wait: float) -> None:

@@ -43,6 +43,8 @@ from tests.support.simulated.virtual_time import Process, World
 
 MOST_AT_REST = 10.0
 """Requests a second that a member may send on a connection when nothing happens: it has 3 to 6."""
+UNSEEN = 2 * SESSION_TIMEOUT
+"""Seconds until members have found what no event reports: they look every 3 s."""
 _AT_ONCE = (
     (owned_partitions, "VERIFIED_AT_ONCE"),
     (reconciler, "OTHERS_AT_ONCE"),
@@ -66,7 +68,7 @@ class SimulatedGroup:
         self.members: list[Member] = []
         self.promises = Promises(self.ensemble, self.network, self.logs, self.members, scene.reset)
         self.turns = Turns(self.brokers, self.promises)
-        self.strays = Strays(self.promises)
+        self.strays = Strays(self.promises, looks_often=scene.looks == "3s")
         self.broker_faults = BrokerFaults(self.world, self.logs, self.brokers, self.promises)
         self.coordinator = Coordinator()
         for broker in self.brokers:
@@ -253,6 +255,14 @@ class SimulatedGroup:
     def delete_owner(self, partition: TopicPartition) -> None:
         self.promises.disturb(partition)
         self.ensemble.operate(Delete(self.paths.owner(partition), -1))
+
+    def change_owner_unseen(self, partition: TopicPartition, *, deleted: bool) -> None:
+        """No watch reports it."""
+        path = self.paths.owner(partition)
+        for server in self.ensemble.servers:
+            server.forget_watches(path)
+        self.promises.disturb(partition, UNSEEN)
+        self.ensemble.operate(Delete(path, -1) if deleted else SetData(path, b"somebody-0", -1))
 
     def delete_registration(self, member: Member) -> None:
         """By mistake: it registers again, and owns what it owned."""

@@ -103,6 +103,8 @@ class GroupMachine(ServersMachine):
     def __init__(self) -> None:
         super().__init__()
         self.names = 0
+        self.acknowledging = False
+        """All members do, out of order and after a while, so that records are always in hand."""
 
     @initialize(seed=st.integers(0, 2**16), partitions=st.integers(1, 5), scene=SCENES)
     def begin(self, seed: int, partitions: int, scene: Scene) -> None:
@@ -117,6 +119,7 @@ class GroupMachine(ServersMachine):
             most_unacknowledged=2 if seed % 5 == 1 else scene.most_unacknowledged,
         )
         self.group = self.exits.enter_context(simulated_group(seed, scene))
+        self.acknowledging = seed % 4 == 3
         self.group.logs.grow("t", partitions)
         self.topics = ["t"]
 
@@ -126,6 +129,8 @@ class GroupMachine(ServersMachine):
     @rule(streams=st.integers(1, 3), listed=st.booleans(), pace=PACES, taking=st.sampled_from(TAKING), wait=WAITS)
     def join(self, streams: int, listed: bool, pace: float, taking: str, wait: float) -> None:
         self.names += 1
+        if self.acknowledging:
+            taking, pace = "acknowledged messages", max(pace, 0.3)
         subscription = streams if listed else {self.topics[0]: streams}
         in_batches, explicit = taking == "batches", taking == "acknowledged messages"
         self.group.join(f"m{self.names}", subscription, pace, in_batches=in_batches, explicit=explicit)
@@ -170,6 +175,19 @@ class GroupMachine(ServersMachine):
     @rule(which=ANY, wait=WAITS)
     def resume(self, which: int, wait: float) -> None:
         self.group.resume(self.member(which))
+        self.wait(wait)
+
+    @precondition(lambda self: self.active)
+    @rule(which=ANY, lasts=st.sampled_from((0.0, 0.05, 0.6)), times=st.sampled_from((1, 1, 4)), wait=WAITS)
+    def pause_shortly(self, which: int, lasts: float, times: int, wait: float) -> None:
+        """While records may be in hand, and still are when the next ones come."""
+        member = self.member(which)
+        for _ in range(times):
+            for partition in sorted(member.owned):
+                self.group.pause(member, partition)
+            self.wait(lasts)
+            self.group.resume(member)
+            self.wait(0.3)
         self.wait(wait)
 
     @precondition(lambda self: any(member.owned for member in self.active))

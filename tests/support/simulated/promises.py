@@ -83,11 +83,11 @@ class Promises:
         self._overtaken: set[TopicPartition] = set()  # retention may have taken a position, and the log's end followed
         ensemble.committed.append(self._committed)
 
-    def disturb(self, partition: TopicPartition) -> None:
-        """A foreign program changes the partition: its owner may appear wrong for a moment."""
+    def disturb(self, partition: TopicPartition, seconds: float = GRACE) -> None:
+        """A foreign program changes the partition: its owner may appear wrong for so long."""
         # A ZooKeeper that was restored excuses longer.
         noticed = max([self.world.now, *self._late_until.values()])
-        self._disturbed[partition] = max(self._disturbed.get(partition, 0.0), noticed + GRACE)
+        self._disturbed[partition] = max(self._disturbed.get(partition, 0.0), noticed + seconds)
         if (claim := self._claims.get(partition)) is not None:
             self._unclean.add(claim[0])
 

@@ -1,11 +1,14 @@
 """No owner node is left behind: one that a member holds without a claim soon goes. Checked every second.
 
+Of members that look often, neither is a claim whose owner node has gone without an event.
+
 `Strays` owns since when each of them stands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from kzconsumer.group.claim_and_release import LEAST_FOR_LISTENER
 from kzconsumer.model import TopicPartition
@@ -19,33 +22,46 @@ PATIENCE = REVOKE_DEADLINE + LEAST_FOR_LISTENER + 8.0
 """Seconds that a release may take: it waits for work in hand, then for the listener, and is repeated if it fails."""
 
 
+class Stray(NamedTuple):
+    what: str
+    session: int
+    partition: TopicPartition
+    claim: int
+    """The next one is another."""
+
+
 class Strays:
     """See the module. Members that look once an hour find nothing by themselves: the failure has to lead to it."""
 
-    def __init__(self, promises: Promises) -> None:
+    def __init__(self, promises: Promises, *, looks_often: bool) -> None:
         self._promises = promises
-        self._since: dict[tuple[int, TopicPartition, int], float] = {}  # by the claim, too: the next one is another
+        self._looks_often = looks_often
+        self._since: dict[Stray, float] = {}
         promises.world.after(EVERY, self._look)
 
     def _look(self) -> None:
         world = self._promises.world
         standing = set() if self._excused() else {each for m in self._promises.members for each in self._of(m)}
         self._since = {each: self._since.get(each, world.now) for each in standing}
-        for (session, partition, _), since in self._since.items():
+        for stray, since in self._since.items():
             if world.now - since > PATIENCE:
-                name = self._promises.network.processes[session].name
-                self._promises.violated(f"{name} has had an owner node of {partition} without a claim for {PATIENCE} s")
+                name = self._promises.network.processes[stray.session].name
+                self._promises.violated(f"{name} has had {stray.what} of {stray.partition} for {PATIENCE} s")
         world.after(EVERY, self._look)
 
-    def _of(self, member: Member) -> Iterator[tuple[int, TopicPartition, int]]:
+    def _of(self, member: Member) -> Iterator[Stray]:
         world, session = self._promises.world, member.session
         if not member.active or member.troubled > world.now or member.connector is None or not session:
             return
-        membership = sessions_of(member.connector).member
-        held = member.held
-        for partition, holder in self._promises.owners.items():
-            if holder == session and membership is not None and partition not in held:
-                yield session, partition, self._promises.claim_of(partition)
+        if sessions_of(member.connector).member is None:
+            return
+        held, owners = member.held, self._promises.owners
+        for partition, holder in owners.items():
+            if holder == session and partition not in held:
+                yield Stray("an owner node without a claim", session, partition, self._promises.claim_of(partition))
+        for partition in held if self._looks_often else ():
+            if owners.get(partition) != session:
+                yield Stray("a claim without an owner node", session, partition, 0)
 
     def _excused(self) -> bool:
         """Members wait, whatever they have, while no broker is registered or a registration is unreadable.

@@ -98,7 +98,7 @@ class Turns:
             turn.requests, turn.asked = turn.requests + 1, now
             if part.records or part.high_watermark <= asked.offset:
                 turn.passed_over = turn.among = 0
-            elif served:
+            elif served and not any(each.may_send_nothing(partition) for each in self._brokers):
                 turn.passed_over, turn.among = turn.passed_over + 1, max(turn.among, len(parts))
                 if turn.passed_over > 2 * turn.among:
                     times = f"{turn.passed_over} responses"
