@@ -87,7 +87,7 @@ class SparkSink:
         self._rate_limit = context.rate_limit or (lambda: settings.fetch.rate_limit)
         self._owner = TargetOwner(cluster=context.cluster, group=context.group)
         self.target = self._checked()
-        # Milliseconds, then counted up: a function never gets the same batch_id twice, also not in a later run.
+        # Milliseconds, then counted up: in a later run a function gets other batch_ids, unless the clock is set back.
         self._next_batch = time.time_ns() // 1_000_000
         self.workers: Workers | None = None
         """Once the sink is entered."""
