@@ -66,8 +66,19 @@ class MarkedPlace:
         except msgspec.DecodeError as error:
             raise NotOurs(f"{self._files.place(MARKER)} cannot be read: {error}") from error
         if found.owner != owner:
-            raise NotOurs(f"{self._where} belongs to {found.owner}; this is {owner}: give another path")
+            ways_out = f"give another path{self._renamed(found, owner)}"
+            raise NotOurs(f"{self._where} belongs to {found.owner}; this is {owner}: {ways_out}")
         return found.id
+
+    def _renamed(self, found: Marker, owner: TargetOwner) -> str:
+        """The way out if it may be the same cluster under another name: without an id that is how it is reached."""
+        same = msgspec.structs.replace(found.owner, cluster=owner.cluster) == owner
+        if not same or ":" not in found.cluster:
+            return ""
+        return (
+            "; or if that is the same cluster, which had no id before Kafka 0.10.1, "
+            f'set "cluster" in {self._files.place(MARKER)} to "{owner.cluster}"'
+        )
 
     def settle_layout(self, kind: str, partition_by: Sequence[str]) -> None:
         """Record format and partition columns of the target. Raises NotOurs if it has others."""

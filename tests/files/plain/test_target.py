@@ -118,6 +118,22 @@ def test_a_target_is_claimed_again_only_by_its_owner(target: Target) -> None:
     target.mark(OWNER)
     with pytest.raises(NotOurs, match="belongs to group g of cluster c, sink spark; this is group other of"):
         target.mark(TargetOwner(cluster="c", group="other"))
+    with pytest.raises(NotOurs, match=r"give another path$"):
+        target.mark(TargetOwner(cluster="d", group="g"))
+
+
+def test_a_cluster_that_gets_an_id_keeps_its_target(target: Target, tmp_path: Path) -> None:
+    """By an upgrade of its brokers from before 0.10.1. Without an id, it is known by `[zookeeper] connect`."""
+    before, after = (TargetOwner(cluster=cluster, group="g") for cluster in ("zk1:2181/kafka", "K1u165aN"))
+    place = Target(tmp_path / "upgraded")
+    known = place.mark(before)
+    marker = place.path / "_kzconsumer" / "owner.json"
+    with pytest.raises(NotOurs, match=rf'or if that is the same cluster, .*, set "cluster" in {marker} to "K1u165aN"$'):
+        place.mark(after)
+    marker.write_text(marker.read_text().replace("zk1:2181/kafka", "K1u165aN"))
+    assert place.mark(after) == known, "plans name the same destination"
+    with pytest.raises(NotOurs, match=r"give another path$"):
+        target.mark(before)
 
 
 def test_a_directory_with_files_and_no_marker_is_refused(tmp_path: Path) -> None:
