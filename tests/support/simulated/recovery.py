@@ -329,21 +329,22 @@ FAULTS = {
         compared_late(60.0, others_lead=True), OTHERS_LEAD, 8, watched=40.0, spares_others=True
     ),
     "broker fails to read, 30 s": Fault(
-        failing(30.0), "broker fails to read its log, retrying", 2, lasts=30.0, spares_others=True
+        failing(30.0), "broker fails to read its log, retrying", 2, lasts=30.0, watched=5.0, spares_others=True
     ),
     "offset refused, 30 s": Fault(
         failing(30.0, OFFSET_OUT_OF_RANGE),
         "offset refused though the log has it, retrying",
         2,
         lasts=30.0,
+        watched=5.0,
         spares_others=True,
     ),
     "two brokers swap their addresses, 20 s": Fault(
-        swapped(20.0), "partition refused by its leader, retrying", 2, lasts=20.0
+        swapped(20.0), "partition refused by its leader, retrying", 2, lasts=20.0, watched=5.0
     ),
     "no broker registered": Fault(lambda group, _: group.take_brokers(30.0), "no broker registered", 1),
-    "no broker reached, 10 s": Fault(without_brokers(10.0), UNREACHED, 2, lasts=10.0),
-    "no broker reached, 40 s": Fault(without_brokers(40.0), UNREACHED, 2, lasts=40.0),
+    "no broker reached, 10 s": Fault(without_brokers(10.0), UNREACHED, 2, lasts=10.0, watched=5.0),
+    "no broker reached, 40 s": Fault(without_brokers(40.0), UNREACHED, 2, lasts=40.0, watched=5.0),
     "one member reaches no broker": Fault(
         lambda group, members: group.lose_brokers(members[0]),
         "left the group to members that can work",
