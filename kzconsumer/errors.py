@@ -89,7 +89,8 @@ class RecordRejectedError(KzConsumerError):
         self.offset = offset
         self.error_class = error_class
         self.reason = reason
-        super().__init__(f"{self.topic_partition} at offset {offset} was rejected as {error_class}: {reason}")
+        classified = "rejected" if error_class == "rejected" else f"rejected as {error_class}"  # without one of its own
+        super().__init__(f"{self.topic_partition} at offset {offset} was {classified}: {reason}")
 
 
 class DeadLetterError(KzConsumerError):

@@ -72,6 +72,11 @@ async def test_the_policy_fail_raises_before_anything_is_written() -> None:
     assert case.counts == {("grave", "fail"): 1}
 
 
+async def test_a_record_without_a_class_is_not_said_to_be_rejected_as_rejected() -> None:
+    with pytest.raises(RecordRejectedError, match="orders-3 at offset 8 was rejected: no such order"):
+        await Case(policy="fail").settle(rejected_record(8, "rejected"))
+
+
 async def test_each_class_has_its_policy() -> None:
     case = Case(classes={"undecodable": "dead-letter", "too-large": "skip"}, policy="skip", directory="letters")
     with capture_logs() as output:
