@@ -18,7 +18,7 @@ from kzconsumer.sinks.builtin import CallableSink
 from kzconsumer.sinks.interface import SinkContext
 from kzconsumer.zookeeper.operations import Check, SetData
 from tests.support.extent import extent
-from tests.support.simulated.daemon_machine import SLOW, DaemonMachine
+from tests.support.simulated.daemon_machine import LIVE, SLOW, DaemonMachine
 from tests.support.simulated.daemons import simulated_daemons
 from tests.support.simulated.scene import SESSION_TIMEOUT, Scene
 
@@ -212,6 +212,18 @@ def test_a_reload_while_a_daemon_joins_again_is_not_lost(wait: float) -> None:
         daemons.world.pass_time(20.0)
         daemons.check()
         assert daemon.task.result() == 0
+
+
+def test_every_change_that_a_reload_applies_is_in_force() -> None:
+    with simulated_daemons(1, Scene()) as daemons:
+        daemons.group.logs.grow("t", 2)
+        daemon = daemons.start(Scene(), 0.0, topics={"t": 1})
+        daemons.world.pass_time(3.0)
+        for section, changed in LIVE:
+            daemons.reload(daemon, section, **changed)
+            daemons.world.pass_time(1.0)
+            daemons.check_reloaded(daemon)
+            daemons.check()
 
 
 def test_a_reload_that_was_asked_for_before_the_event_loop_ran_is_done() -> None:

@@ -11,8 +11,9 @@ from kzconsumer.model import TopicPartition
 from tests.core.plain.test_group_fetch_sessions import requests
 from tests.support.members import sessions_of
 from tests.support.simulated.broker_machine import TIGHT
+from tests.support.simulated.fetch_sessions import Answer
 from tests.support.simulated.group import SimulatedGroup, joined, simulated_group
-from tests.support.simulated.kafka_frames import FETCH
+from tests.support.simulated.kafka_frames import FETCH, Fetch
 from tests.support.simulated.member import Member
 
 FIRST = TopicPartition("t", 0)
@@ -71,6 +72,37 @@ def test_requests_wait_for_as_long_as_the_broker_says() -> None:
         for _ in range(30):
             group.world.pass_time(1)
             assert not any(connection.requests for connection in group.brokers[0].connections), "asked too early"
+
+
+def test_a_partition_that_is_asked_for_alone_waits_for_as_long_as_the_broker_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also for less than a second."""
+    with simulated_group(1, record_bytes=LARGE) as group:
+        (broker,) = group.brokers
+        throttles, begin, held, asked = broker.throttles, broker.sessions.begin, [], []
+
+        def throttled(size: int) -> float:
+            seconds = throttles(size)
+            held.append((group.world.now, group.world.now + seconds))
+            return seconds
+
+        def begun(fetch: Fetch) -> Answer:
+            asked.append(group.world.now)
+            return begin(fetch)
+
+        monkeypatch.setattr(broker, "throttles", throttled)
+        monkeypatch.setattr(broker.sessions, "begin", begun)
+        group.logs.grow("t", 1)
+        group.broker_faults.produce_remotely(100, 1.5, 60.0)
+        broker.quota = 100 * LARGE / 10.3  # a batch is above it by 0.3 s
+        group.join("a", {"t": 1}, 0.0, in_batches=True)
+        group.world.pass_time(10)
+        short = [(at, until) for at, until in held if 0.2 < until - at < 0.6]
+        assert len(short) > 2
+        assert not [(at, time) for at, until in short for time in asked if at < time < until], "asked too early"
+        broker.quota = None
+        group.come_to_rest(60, 3)
 
 
 def test_a_throttle_counts_in_the_answer_that_ends_a_fetch_session() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import anyio
@@ -18,7 +18,9 @@ from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import Batch
 from kzconsumer.sinks.runner import SinkRunner
+from kzconsumer.status.health import Health
 from kzconsumer.status.observer import Observer
+from kzconsumer.zookeeper.session import Lease
 from tests.support.simulated.virtual_time import Process, World
 
 if TYPE_CHECKING:
@@ -82,6 +84,8 @@ class SimulatedDaemon:
         """It has received a signal."""
         self.ended_claims: list[float] = []
         """When its owner nodes went."""
+        self.logs: tuple[str, str] = settings.log.level, settings.log.format
+        """How its log was configured last."""
         self.valid = True
         self.freezes = self.silences = 0
         self.thawed = 0.0
@@ -150,14 +154,15 @@ class SeenObserver(Observer):
     sessions: Sessions
     runner: SinkRunner
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        _daemon_here().observer = None
+    def __init__(self, settings: Callable[[], Settings], health: Health, lease: Lease) -> None:
+        super().__init__(settings, health, lease)
+        self.health = health
+        daemon_here().observer = None
 
     def begin(self, sessions: Sessions, runner: SinkRunner) -> None:
         super().begin(sessions, runner)
         self.sessions, self.runner = sessions, runner
-        _daemon_here().observer = self
+        daemon_here().observer = self
 
     async def run(self) -> None:
         """As with a status server, which is asked about the whole group."""
@@ -172,7 +177,7 @@ class LastResort:
     daemon = False
 
     def __init__(self, seconds: float, function: Callable[..., object], arguments: Sequence[object]) -> None:
-        self._of, self._seconds, self._cancelled = _daemon_here(), seconds, False
+        self._of, self._seconds, self._cancelled = daemon_here(), seconds, False
         if (function, list(arguments)) != (os._exit, [1]):
             self._of.daemons.violated(f"the last resort of a stop is {function}{arguments}")
 
@@ -191,7 +196,7 @@ class LastResort:
 _OF_PROCESS: WeakKeyDictionary[Process, ReferenceType[SimulatedDaemon]] = WeakKeyDictionary()
 
 
-def _daemon_here() -> SimulatedDaemon:
+def daemon_here() -> SimulatedDaemon:
     here = asyncio.get_running_loop()
     assert isinstance(here, Process)
     found = _OF_PROCESS[here]()
@@ -201,4 +206,4 @@ def _daemon_here() -> SimulatedDaemon:
 
 async def write(batch: Batch) -> None:
     """The function of the sink of each daemon."""
-    await _daemon_here().write(batch)
+    await daemon_here().write(batch)

@@ -28,16 +28,22 @@ SCENES = st.builds(
     record_bytes=st.sampled_from((1, 1, 1500)),
     fetch=st.sampled_from(((), TIGHT)),
 )
+LIVE: tuple[tuple[str, dict[str, object]], ...] = (
+    ("offsets", {"commit_interval": 0.2}),
+    ("subscription", {"paused": ("t:0",)}),
+    ("subscription", {"paused": ()}),
+    ("log", {"progress_interval": 1.0}),
+    ("log", {"level": "debug"}),
+    ("service", {"stalled_after": 200.0}),
+    ("fetch", {"rate_limit": 100_000}),
+    ("fetch", {"rate_limit": None}),
+    ("batch", {"max_records": 50, "max_time": 0.2}),
+    ("stop", {"deadline": 4.0}),
+)
+"""Applied to what runs."""
 CHANGES = st.sampled_from(
     (
-        ("offsets", {"commit_interval": 0.2}),
-        ("subscription", {"paused": ("t:0",)}),
-        ("subscription", {"paused": ()}),
-        ("log", {"progress_interval": 1.0}),
-        ("fetch", {"rate_limit": 100_000}),
-        ("fetch", {"rate_limit": None}),
-        ("batch", {"max_records": 50, "max_time": 0.2}),
-        ("stop", {"deadline": 4.0}),
+        *LIVE,
         ("subscription", {"topics": {"t": 2}, "include": None, "streams": 1}),
         ("group", {"id": "another"}),
     )

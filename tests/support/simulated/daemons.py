@@ -33,7 +33,7 @@ from kzconsumer.sinks.interface import Batch, RangeData, Sink, SinkContext
 from kzconsumer.status import group_watch, observer
 from kzconsumer.status.partition_health import WINDOW
 from kzconsumer.zookeeper.operations import Create, Operation, SetData
-from tests.support.simulated.daemon import WATCHDOG, WRITES, LastResort, SeenObserver, SimulatedDaemon
+from tests.support.simulated.daemon import WATCHDOG, WRITES, LastResort, SeenObserver, SimulatedDaemon, daemon_here
 from tests.support.simulated.daemon_claims import DaemonClaims
 from tests.support.simulated.daemon_faults import DaemonFaults
 from tests.support.simulated.daemon_sink import Destination, ReplayableSink
@@ -424,7 +424,7 @@ class Daemons:
             self.world.pass_time(within)
             self.check_figures()
             for daemon in self.daemons:
-                self._check_reloaded(daemon)
+                self.check_reloaded(daemon)
             read = set().union(*(each.topics for each in self.daemons if each.runs))
             for partition in self.group.logs.partitions:
                 if partition.topic in read and self.done(partition) < self.group.logs.end(partition):
@@ -437,13 +437,16 @@ class Daemons:
         self.world.pass_time(STOP_DEADLINE + 2)
         self.check()
 
-    def _check_reloaded(self, daemon: SimulatedDaemon) -> None:
+    def check_reloaded(self, daemon: SimulatedDaemon) -> None:
         """Nothing that was asked for by a signal is lost."""
         if daemon.runs and daemon.observer is not None:
             if left := stop_and_reload.compare(daemon.observer.settings, daemon.settings).applied:
                 self.violated(f"{daemon} has not applied {left}")
             if daemon.manager.waits:
                 self.violated(f"{daemon} has announced that it reloads, and not that it has")
+            wanted = daemon.settings.log.level, daemon.settings.log.format, daemon.settings.service.stalled_after
+            if (applied := (*daemon.logs, daemon.observer.health.stalled_after)) != wanted:
+                self.violated(f"{daemon} has applied {applied}, not {wanted}")
             if daemon.observer.sessions.paused != daemon.settings.subscription.paused_partitions:
                 self.violated(f"{daemon} has paused {daemon.observer.sessions.paused}")
 
@@ -462,6 +465,7 @@ def simulated_daemons(seed: int, scene: Scene, *, replayable: bool = False) -> I
 
         def configure(level: str, form: str) -> None:
             read_table({"level": level, "format": form}, LogSettings, "[log]")
+            daemon_here().logs = level, form
 
         with (
             mock.patch.object(product, "configured_sink", configured_sink),
