@@ -225,6 +225,7 @@ class Runs:
         self._asked: GroupRun | None = None  # the run of `_outstanding`
         self._outstanding: list[tuple[TopicPartition, int]] = []
         self._read: set[TopicPartition] = set()  # those that were not committed up to their ends at some look
+        self._shortened: set[tuple[TopicPartition, int, int]] = set()  # logged: from this end to that one
 
     async def join(self) -> GroupRun:
         """The present run, or a new one, with our subscription added to it.
@@ -279,7 +280,7 @@ class Runs:
             return run
         if found.id == run.id:  # perhaps with topics or ends changed by another member
             before, run = run, found
-            _log_shortened(before, run)
+            self._log_shortened(before, run)
         if run.finished is not None:
             return run
         if self._asked is None or self._asked.topics != run.topics:
@@ -311,9 +312,11 @@ class Runs:
     async def _shorten(self, run: GroupRun, ends: Mapping[TopicPartition, int], node: Node | None) -> GroupRun:
         """`node` is the run's; None if another run has taken its place."""
         sooner = run.ending_at(ends)
+        # Before it is written: who reads the run afterwards does not know the former ends, and neither does this
+        # process, if it ends, or begins another session because the reply was lost.
+        self._log_shortened(run, sooner)
         if node is not None and not await self._write(sooner, node):
             return run  # it has changed meanwhile: look again
-        _log_shortened(run, sooner)
         return sooner
 
     async def _require_topics(self, ends: Mapping[str, TopicEnds]) -> None:
@@ -368,6 +371,17 @@ class Runs:
         except ValueError as error:
             raise RunUnreadableError(f"{self._paths.run}: {error}") from error
 
+    def _log_shortened(self, before: GroupRun, run: GroupRun) -> None:
+        """Log once what will not be read of each partition whose end was moved, or is about to be."""
+        if before.topics == run.topics:
+            return
+        for partition, end in before.ends.items():
+            sooner = run.ends.get(partition, end)
+            if sooner < end and (partition, sooner, end) not in self._shortened:
+                self._shortened.add((partition, sooner, end))
+                event = "run shortened, records are no longer in the log"
+                log.error(event, **partition._asdict(), first=sooner, until=end)
+
     @staticmethod
     def _log(event: str, run: GroupRun) -> None:
         log.info(
@@ -377,17 +391,6 @@ class Runs:
             topics=len(run.topics),
             partitions=len(run.ends),
         )
-
-
-def _log_shortened(before: GroupRun, run: GroupRun) -> None:
-    """Log what will not be read of each partition whose end was moved."""
-    if before.topics == run.topics:
-        return
-    for partition, end in before.ends.items():
-        sooner = run.ends.get(partition, end)
-        if sooner < end:
-            event = "run shortened, records are no longer in the log"
-            log.error(event, **partition._asdict(), first=sooner, until=end)
 
 
 def _offset(node: Node | None) -> int | None:

@@ -19,7 +19,8 @@ from kzconsumer.sinks.interface import SinkContext
 from kzconsumer.zookeeper.operations import Check, SetData
 from tests.support.extent import extent
 from tests.support.simulated.daemon_machine import LIVE, SLOW, DaemonMachine
-from tests.support.simulated.daemons import simulated_daemons
+from tests.support.simulated.daemons import SHORTENED, simulated_daemons
+from tests.support.simulated.lost_replies import Loss
 from tests.support.simulated.scene import SESSION_TIMEOUT, Scene
 
 TRUNCATED = "log truncated below the consumed offset"
@@ -308,8 +309,10 @@ def test_a_daemon_that_reads_other_topics_goes_on_though_its_last_commit_failed(
         daemons.come_to_an_end(45.0)
 
 
-def test_a_run_that_is_shortened_to_before_a_paused_partition_shows_no_negative_progress() -> None:
-    """Its log was cut off, and nobody fetches it, so its position stays behind the end of the run."""
+@pytest.mark.parametrize("unanswered", [False, True])
+def test_a_run_that_is_shortened_to_before_a_paused_partition_shows_no_negative_progress(unanswered: bool) -> None:
+    """Its log was cut off, and nobody fetches it, so its position stays behind the end of the run. That is logged once,
+    also if the write that moves the end is not answered."""
     with simulated_daemons(1, Scene(brokers=2)) as daemons:
         daemons.group.logs.grow("t", 1)
         daemons.group.logs.burst(300)
@@ -322,9 +325,14 @@ def test_a_run_that_is_shortened_to_before_a_paused_partition_shows_no_negative_
         daemon = daemons.start(Scene(brokers=2), 0.0, topics={"t": 1}, stop_at="end", paused=["t:0"])
         daemons.world.pass_time(4.0)
         assert daemon.progress == (0, 100)
+        if unanswered:
+            daemons.faults.lose_a_reply(daemon, Loss(True, "other"))
         daemons.cut_off(TopicPartition("t", 0), 350)
         daemons.world.pass_time(20.0)
-        assert daemon.progress == (0, 0)
+        assert unanswered or daemon.progress == (0, 0)
+        events = [event["event"] for event in daemons.group.events]
+        assert events.count(SHORTENED) == 1
+        assert ("connection lost" in events) is unanswered
         daemons.come_to_an_end(45.0)
         assert daemon.task.result() == 0
 

@@ -68,7 +68,7 @@ class Daemons:
         """Whose log was cut off: the run ends sooner than it did."""
         self._run: GroupRun | None = None
         self._looked = 0  # at so many events
-        self._to_be_logged: dict[tuple[str, TopicPartition, int, int], float] = {}
+        self._moves: set[tuple[str, TopicPartition, int, int]] = set()  # of a run's ends, that were logged
         self._ends: set[tuple[TopicPartition, int]] = set()  # that a run has, or had before the log lost them
         self._early: list[tuple[float, SimulatedDaemon, str]] = []
         self._done: dict[tuple[TopicPartition, int], int] = {}  # before it all was
@@ -209,7 +209,7 @@ class Daemons:
         return self.group.ensemble.tree.nodes[paths.topic(topic)].czxid
 
     def check(self) -> None:
-        self._check_logged()
+        self._look_at_events()
         self._check_early()
         for daemon in self.daemons:
             if daemon.process.errors:
@@ -327,31 +327,27 @@ class Daemons:
                 self.violated(f"{daemon} wrote {part.range}, which is beyond {run}")
 
     def _shortened(self, name: str, run: GroupRun) -> None:
-        """Who moves an end of a run logs what will not be read, for each partition."""
+        """Who moves an end of a run has logged before what will not be read, for each partition."""
         before, self._run = self._run, run
         self._ends.update(run.ends.items())
         if before is not None and before.id == run.id:
+            self._look_at_events()
             for partition, end in before.ends.items():
-                if run.ends[partition] < end:
-                    self._to_be_logged[name, partition, run.ends[partition], end] = self.world.now + 1.0
+                if run.ends[partition] < end and (name, partition, run.ends[partition], end) not in self._moves:
+                    self.violated(f"{name} has moved the end of {partition} from {end}, and not logged it")
 
-    def _check_logged(self) -> None:
+    def _look_at_events(self) -> None:
         events = self.group.events[self._looked :]
         self._looked += len(events)
         for event in events:
             if event["event"] == SHORTENED:
                 where = TopicPartition(event["topic"], event["partition"])
-                self._to_be_logged.pop((event["member"], where, event["first"], event["until"]), None)
+                self._moves.add((event["member"], where, event["first"], event["until"]))
             elif event["event"] == "progress" and (batch := event["batch"]) is not None:
                 # No records: of a gap in the log, or of partitions that were lost while they were collected.
                 well = batch["ranges"] >= bool(batch["records"]) and batch["seconds"]["collect"] >= 0
                 if not well:
                     self.violated(f"{event['member']} logs {batch}")
-        for (name, *moved), until in self._to_be_logged.items():
-            daemon = next(each for each in self.daemons if each.process.name == name)
-            # Without ZooKeeper it does not know that its write was executed.
-            if self.world.now > max(until, daemon.thawed + 1.0) and not daemon.process.frozen and not daemon.in_trouble:
-                self.violated(f"{name} has moved an end and not logged it: {moved}")
 
     def _logged(self, name: str, event: str) -> None:
         """A daemon has logged an event, for which there must be a reason."""
