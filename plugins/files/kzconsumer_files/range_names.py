@@ -64,6 +64,11 @@ class TargetOwner(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         return f"group {self.group} of cluster {self.cluster or '(unnamed)'}, sink {self.sink}"
 
+    def may_have_been(self, former: TargetOwner) -> bool:
+        """Whether only the cluster's name differs, and the former one is an address, which is no identity: brokers
+        before Kafka 0.10.1 give a cluster no id."""
+        return ":" in former.cluster != self.cluster and msgspec.structs.replace(former, cluster=self.cluster) == self
+
 
 class Marker(TargetOwner, frozen=True, kw_only=True):
     """The owner as recorded in a target directory. `id` is made with the directory and identifies it."""

@@ -72,8 +72,7 @@ class MarkedPlace:
 
     def _renamed(self, found: Marker, owner: TargetOwner) -> str:
         """The way out if it may be the same cluster under another name: without an id that is how it is reached."""
-        same = msgspec.structs.replace(found.owner, cluster=owner.cluster) == owner
-        if not same or ":" not in found.cluster:
+        if not owner.may_have_been(found.owner):
             return ""
         return (
             "; or if that is the same cluster, which had no id before Kafka 0.10.1, "

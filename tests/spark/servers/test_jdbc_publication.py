@@ -62,6 +62,24 @@ def test_an_id_belongs_to_one_group_per_table(to: ToJdbc) -> None:
     assert len(others - {same}) == 2
 
 
+def test_a_cluster_that_gets_an_id_keeps_its_rows(database: Postgres, to: ToJdbc) -> None:
+    """By an upgrade of its brokers from before 0.10.1, or with another `[zookeeper] connect` there."""
+    before, after, third = (
+        TargetOwner(cluster=each, group="old") for each in ("zk1:2181/kafka", "K1u165aN", "zk2:2181")
+    )
+    table = JdbcTable(to)
+    table.mark(before)
+    written = planned(0)
+    assert put(table.to, written) == 1
+    for each in third, after:
+        with pytest.raises(NotOurs, match=r"had no id before Kafka 0.10.1, UPDATE .* WHERE id = '.*'$") as refused:
+            JdbcTable(to).mark(each)
+    database.query(str(refused.value).partition("0.10.1, ")[2])
+    table = JdbcTable(to)
+    table.mark(after)
+    assert table.has([identity_of(written)]) == [identity_of(written)]
+
+
 def put(to: ToJdbc, part: BatchRange, *follows: BatchRange) -> int:
     """By a new connection, as the worker's."""
     table = JdbcTable(to)

@@ -103,13 +103,17 @@ class JdbcTable:
         return connect(self._to)
 
     def mark(self, owner: TargetOwner) -> None:
-        """Make the ledger if there is none, and find or make the id of this group's ranges in it."""
+        """Make the ledger if there is none, and find or make the id of this group's ranges in it.
+
+        Raises NotOurs if they may be there under another name of the cluster.
+        """
         ours = owner.cluster, owner.group, owner.sink
         with self.connect() as connection, database_errors(), connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SETUP_LOCK])
             for name, columns in _TABLES.items():
                 if not self._exists(connection, self._name(name)):
                     connection.execute(SQL("CREATE TABLE {} ({})").format(self._name(name), columns))
+            self._require_known(connection, owner)
             connection.execute(
                 SQL("INSERT INTO {} VALUES (%s, %s, %s, %s, %s) ON CONFLICT DO NOTHING").format(self._name(OWNERS)),
                 [uuid.uuid4(), self._to.table, *ours],
@@ -120,6 +124,22 @@ class JdbcTable:
             if fetch(connection, SQL("SHOW fsync"), []) == [("off",)]:
                 _log.warning("PostgreSQL runs without fsync", table=self._to.table)
         self.find(owner)
+
+    def _require_known(self, connection: Connection, owner: TargetOwner) -> None:
+        """A range that a cluster has under its former name would be written again under another one."""
+        query = SQL('SELECT id, cluster FROM {} WHERE "table" = %s AND "group" = %s AND sink = %s')
+        found = fetch(connection, query.format(self._name(OWNERS)), [self._to.table, owner.group, owner.sink])
+        if owner.cluster in (cluster for _, cluster in found):
+            return
+        for identity, cluster in found:
+            former = msgspec.structs.replace(owner, cluster=cluster)
+            if owner.may_have_been(former):
+                owners = self._name(OWNERS).as_string(connection)
+                raise NotOurs(
+                    f"table {self._to.table} has rows of {former}; this is {owner}: give the group another id; or if"
+                    " that is the same cluster, which had no id before Kafka 0.10.1,"
+                    f" UPDATE {owners} SET cluster = '{owner.cluster}' WHERE id = '{identity}'"
+                )
 
     def find(self, owner: TargetOwner) -> None:
         """Find the id. Raises NotOurs if the ledger has none of this group."""
