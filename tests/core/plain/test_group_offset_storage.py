@@ -11,6 +11,7 @@ from kzconsumer.registry.claim_record import ClaimRecord, encode_claim_record
 from tests.support.simulated import kafka_frames as frames
 from tests.support.simulated.group import SimulatedGroup, simulated_group
 from tests.support.simulated.kafka_frames import Kept
+from tests.support.simulated.lost_replies import SYSTEM_ERROR, Loss
 from tests.support.simulated.scene import SESSION_TIMEOUT, Scene
 
 Storage = Literal["kafka", "both"]
@@ -106,3 +107,20 @@ def test_a_copy_that_is_larger_counts_and_one_of_before_a_reset_does_not() -> No
             large: "kzconsumer epoch 0", reset: "kzconsumer epoch 1"
         }  # fmt: skip
         assert all(group.coordinator.stored[each].offset > 100 for each in (large, reset))
+
+
+@STORAGES
+def test_an_owner_node_of_a_claim_that_could_not_begin_is_deleted_though_that_fails_first(storage: Storage) -> None:
+    """The partition is another member's by then: nothing but the memory of the failed claim leads to its node."""
+    with simulated_group(1, Scene(brokers=2, storage=storage)) as group:
+        group.logs.grow("t", 2)
+        member = group.join("a", {"t": 1}, 0.0, in_batches=False)
+        assert group.world.pass_time(10, lambda: len(member.owned) == 2)
+        group.network.losing[member.process] = Loss(False, "release", refusal=SYSTEM_ERROR)
+        group.delete_owner(group.logs.partitions[1])
+        group.refuse_offsets(frames.UNKNOWN_SERVER_ERROR, 1.0)
+        group.world.pass_time(0.2)
+        group.join("b", {"t": 1}, 0.0, in_batches=False)
+        group.world.pass_time(4)
+        assert not group.network.losing
+        group.come_to_rest(20, 3)

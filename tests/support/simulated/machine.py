@@ -119,7 +119,7 @@ class GroupMachine(ServersMachine):
             most_unacknowledged=2 if seed % 5 == 1 else scene.most_unacknowledged,
         )
         self.group = self.exits.enter_context(simulated_group(seed, scene))
-        self.acknowledging = seed % 4 == 3
+        self.acknowledging = seed % 7 in (2, 3)
         self.group.logs.grow("t", partitions)
         self.topics = ["t"]
 
