@@ -10,7 +10,7 @@ import pytest
 from psycopg import errors
 
 from kzconsumer_spark.worker import spark_errors
-from kzconsumer_spark.worker.spark_errors import end_of_java, refuses_content
+from kzconsumer_spark.worker.spark_errors import end_of_java, reason_of, refuses_content
 from kzconsumer_spark.worker.spark_session import LOG_NAME
 from kzconsumer_spark.worker_protocol.messages import StartWorker, ToFiles
 
@@ -108,10 +108,25 @@ HEAP = "java.lang.OutOfMemoryError: Java heap space"
 def test_why_java_ended(program: str, log: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its log, which is deleted with the worker, or by its status."""
     monkeypatch.setattr(spark_errors, "_ENDS", 0.05 if program == "input()" else 10.0)
-    (tmp_path / LOG_NAME).write_text(log)
-    start = StartWorker(
-        scratch=str(tmp_path), master="local", conf={}, destination=ToFiles(path="/d"), next_batch=1, safe_until=0.0
-    )
+    start = _started(tmp_path, "local", log)
     with subprocess.Popen([sys.executable, "-ISc", program], stdin=subprocess.PIPE) as java:
         said = end_of_java(java, start)
     assert said is None if not reason else said is not None and said.startswith(reason), said
+
+
+def _started(folder: Path, master: str, log: str) -> StartWorker:
+    (folder / LOG_NAME).write_text(log)
+    return StartWorker(
+        scratch=str(folder), master=master, conf={}, destination=ToFiles(path="/d"), next_batch=1, safe_until=0.0
+    )
+
+
+def test_a_master_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    """In place of the stopped context, which is what Spark 4.3 raises then."""
+    error = RuntimeError("java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.")
+    said = "Application has been killed. Reason: All masters are unresponsive! Giving up."
+    start = _started(
+        tmp_path, "spark://h:7077", f"26/11/28 20:30:29 ERROR StandaloneSchedulerBackend: {said}\nWARN x\n"
+    )
+    assert reason_of(error, start) == "[sink.options] master: spark://h:7077: All masters are unresponsive! Giving up."
+    assert reason_of(error, _started(tmp_path, "spark://h:7077", "WARN x")) == f"RuntimeError: {error}"

@@ -15,11 +15,10 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kzconsumer.errors import ConfigError
 from kzconsumer.sinks.interface import BadRecord, Preview
 from kzconsumer_spark.columns.shaping import BadPosition, Shaping
 from kzconsumer_spark.ranges.batch import SCHEMA
-from kzconsumer_spark.worker.spark_errors import reason_of
+from kzconsumer_spark.worker.spark_errors import fault_of_settings, reason_of
 from kzconsumer_spark.worker.spark_session import build_session, start_java, take_pipes
 from kzconsumer_spark.worker_protocol.messages import Failed, PreviewRequest, encode
 from kzconsumer_spark.worker_protocol.spark_settings import location
@@ -35,8 +34,9 @@ def main() -> None:
     try:
         answer = msgspec.json.encode(shape(request))
     except BaseException as error:
-        settings = isinstance(error, ConfigError)
-        answer = encode(Failed(number=None, error=reason_of(error, request.start), settings=settings))
+        refused = fault_of_settings(error, request.start)
+        reason = refused or reason_of(error, request.start)
+        answer = encode(Failed(number=None, error=reason, settings=refused is not None))
     answers.write(answer)
     answers.flush()
     os._exit(0)  # the JVM ends with our session

@@ -34,6 +34,8 @@ _REFUSED = re.compile(
 _NO_FAILURE = re.compile(r"(\S+ \S+ )?(WARN(ING)?|INFO|DEBUG|TRACE)\b")
 _FRAME = re.compile(r"at |\.\.\. ")
 _THROWN = 'Exception in thread "main" '
+# By a cluster, or because it does not answer. What Spark raises then is that its context is stopped.
+_APPLICATION_ENDED = re.compile(r"Application has been killed\. Reason: (.*)")
 _OF_EXCEPTION = re.compile(r"at |\.\.\. |Caused by: |Suppressed: |[\w.$]+(Exception|Error)(:|$)")
 
 
@@ -71,10 +73,15 @@ def fault_of_settings(error: BaseException, start: StartWorker) -> str | None:
 
 
 def reason_of(error: BaseException, start: StartWorker) -> str:
-    """The error; for a JVM that did not start, the exception or the end of its output, which is all that is known."""
+    """The error, or why the cluster ended the application.
+
+    For a JVM that did not start, the exception or the end of its output, which is all that is known.
+    """
+    output = _java_said(start)
     if not is_without_java(error):
-        return first_line(error)
-    lines = [line for line in _java_said(start) if not _FRAME.match(line)]
+        ended = next(filter(None, map(_APPLICATION_ENDED.search, output)), None)
+        return f"[sink.options] master: {start.master}: {ended[1]}" if ended else first_line(error)
+    lines = [line for line in output if not _FRAME.match(line)]
     thrown = [line.removeprefix(_THROWN) for line in lines if line.startswith(_THROWN)][-1:]
     said = " / ".join(thrown or lines[-3:])
     return f"Java ended before Spark was up: {said[:800]}" if said else first_line(error)
