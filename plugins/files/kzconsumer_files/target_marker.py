@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from kzconsumer_files.range_names import Marker, NotOurs, TargetOwner
 
 #: The name of the file.
 MARKER = "owner.json"
+#: That of a Delta table, which is a target before it has a log.
+DELTA_MARKER = "delta.json"
 _log = get_logger("kzconsumer.files")
 
 
@@ -42,9 +45,12 @@ def require_outside(path: Path) -> None:
     for outer in inner.parents:
         if any(part[0] in "._" for part in inner.relative_to(outer).parts):
             continue
-        if (outer / "_delta_log").exists():
+        # A parent that may not be searched has neither, as far as is known: a relative path may lead past it. A place
+        # that was refused has our directory, and no marker.
+        state = outer / "_kzconsumer"
+        if os.path.exists(outer / "_delta_log") or os.path.exists(state / DELTA_MARKER):
             raise NotOurs(f"{path} is inside the Delta table {outer}, whose VACUUM would remove it: give another path")
-        if (outer / "_kzconsumer").exists():
+        if os.path.exists(state / MARKER):
             raise NotOurs(f"{path} is inside the target {outer}, whose readers would see it, too: give another path")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -34,6 +35,7 @@ from kzconsumer_files.range_names import (
     identity_of,
     range_name,
 )
+from kzconsumer_files.target_marker import MARKER
 from kzconsumer_spark.daemon.sink import SparkSink
 from kzconsumer_spark.worker_protocol.messages import BatchRange
 from tests.support.batch_ranges import SETTINGS, batch_range
@@ -149,7 +151,10 @@ def test_a_target_is_not_inside_another_one_whose_readers_would_see_its_files(tm
     outer = tmp_path / "out"
     inside = Target(outer / "day=1" / "sub")
     inside.mark(OWNER)
-    (outer / "_kzconsumer").mkdir()
+    with pytest.raises(NotOurs, match="is not empty"):
+        Target(outer).mark(OWNER)
+    Target(outer / "day=2").mark(OWNER)  # what was refused is no target, though it has a directory of ours now
+    (outer / "_kzconsumer" / MARKER).write_text("{}")
     inside.mark(OWNER)  # as earlier versions allowed it
     (tmp_path / "link").symlink_to(outer)
     for other in (outer / "other", outer / "day=1" / "other", tmp_path / "link" / "other"):
@@ -157,6 +162,24 @@ def test_a_target_is_not_inside_another_one_whose_readers_would_see_its_files(tm
             Target(other).mark(OWNER)
     for skipped in ("_other", ".other", "_others/below"):
         Target(outer / skipped).mark(OWNER)
+
+
+def test_a_relative_path_below_a_directory_that_may_not_be_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process keeps the directory in which it was started, whoever may reach that by its path."""
+    home, user = tmp_path / "closed" / "home", os.geteuid()
+    home.mkdir(parents=True)
+    home.chmod(0o777)
+    monkeypatch.chdir(home)
+    home.parent.chmod(0o000)
+    try:
+        os.seteuid(user or 65534)  # root may search every directory
+        known = Target(Path("out")).mark(OWNER)
+    finally:
+        os.seteuid(user)
+        home.parent.chmod(0o700)
+    assert Target(home / "out").mark(OWNER) == known
 
 
 def test_the_first_publication_of_a_range_stays(target: Target) -> None:

@@ -453,6 +453,9 @@ def test_invalid_locations(out: Path, tmp_path: Path) -> None:
             mark(table / "sub")
     with pytest.raises(NotOurs, match=f"{files}/sub is inside the target {files}, whose readers would see it, too"):
         claimed(files / "sub")
+    claimed(tmp_path / "without rows")
+    with pytest.raises(NotOurs, match=r"/without rows/sub is inside the Delta table "):
+        Target(tmp_path / "without rows" / "sub").mark(OWNER)
     shutil.rmtree(table / "_kzconsumer")
     shutil.rmtree(table / "sub")
     for file in table.glob("*.parquet"):

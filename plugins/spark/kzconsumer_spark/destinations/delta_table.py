@@ -35,14 +35,13 @@ from kzconsumer_files.range_names import (
     scoped_files,
     unique_file,
 )
-from kzconsumer_files.target_marker import MARKER, require_outside
+from kzconsumer_files.target_marker import DELTA_MARKER, MARKER, require_outside
 from kzconsumer_files.target_writer import require_usable as require_place
 from kzconsumer_spark.destinations.delta_columns import partition_values
 from kzconsumer_spark.destinations.delta_log import AddedFile, DeltaHistory, DeltaLog, place_of
 from kzconsumer_spark.destinations.table_history import CommitNote, Positions, held_by_commits
 from kzconsumer_spark.worker_protocol.messages import ToDelta
 
-_MARKER: Final = "delta.json"
 _TRIES: Final = 100
 # Directories of files that say something of a range before there is a table: it was set aside, or has no rows.
 _ASIDE: Final = "aside"
@@ -85,19 +84,19 @@ class DeltaTarget:
         Raises NotOurs for a directory with other content, or a table that requires more of writers than we do.
         """
         self._place.make()
-        if self._state.read(_MARKER) is None:
+        if self._state.read(DELTA_MARKER) is None:
             self._require_place()
-            self._state.create(_MARKER, msgspec.json.encode({"version": 1, "id": uuid.uuid4().hex}))
+            self._state.create(DELTA_MARKER, msgspec.json.encode({"version": 1, "id": uuid.uuid4().hex}))
         self.find(owner)
 
     def find(self, owner: TargetOwner) -> None:
-        marker = self._state.read(_MARKER)
+        marker = self._state.read(DELTA_MARKER)
         if marker is None:
             raise NotOurs(f"{self._place.uri} is not marked as a Delta table that a group writes to")
         try:
             self._id = msgspec.json.decode(marker)["id"]
         except (msgspec.DecodeError, LookupError, TypeError) as error:
-            raise NotOurs(f"{self._state.place(_MARKER)} cannot be read: {error}") from error
+            raise NotOurs(f"{self._state.place(DELTA_MARKER)} cannot be read: {error}") from error
         self._to = msgspec.structs.replace(self._to, scope=scope(owner.cluster, owner.group, owner.sink))
         if (table := self.open()) is not None:
             self.log.require_simple(table, self._to.partition_by)
