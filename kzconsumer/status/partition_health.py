@@ -241,6 +241,7 @@ Hindrance: TypeAlias = Literal[
     "paused",
     "no leader",
     "brokers unreachable",
+    "broker error",
     "not permitted",
     "sink slow",
     "queue full",
@@ -282,6 +283,7 @@ def hindrance(at: Position, lease_held: bool, silent: Why | None = None) -> Hind
 
 _UNANSWERED: dict[Reason, Hindrance] = {
     "brokers unreachable": "brokers unreachable",
+    "broker error": "broker error",
     "no leader": "no leader",
     "not permitted": "not permitted",
 }

@@ -94,7 +94,7 @@ def test_the_reason_is_reported(fields: dict[str, Any], lease: bool, reason: str
 
 
 @pytest.mark.parametrize("led", [True, False])
-@pytest.mark.parametrize("said", ["no leader", "brokers unreachable", "not permitted"])
+@pytest.mark.parametrize("said", ["no leader", "brokers unreachable", "broker error", "not permitted"])
 def test_the_reason_is_that_of_the_unknown_lag(said: Reason, led: bool) -> None:
     """A member waits for an answer of the former leader for half a minute; others say by then that it is gone."""
     assert hindrance(changed(consumed=5, fetched=5, led=led), True, Why(said)) == said
