@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from psycopg import errors
@@ -12,7 +15,8 @@ from psycopg import errors
 from kzconsumer_spark.worker import spark_errors
 from kzconsumer_spark.worker.spark_errors import end_of_java, reason_of, refuses_content
 from kzconsumer_spark.worker.spark_session import LOG_NAME
-from kzconsumer_spark.worker_protocol.messages import StartWorker, ToFiles
+from kzconsumer_spark.worker.worker_main import end, has_stopped
+from kzconsumer_spark.worker_protocol.messages import Event, Failed, StartWorker, ToFiles, encode
 
 # By PostgreSQL's appendix A: a value too long, out of range, U+0000, an index row that is too large, a RAISE.
 RECORDS = ("22001", "22003", "22007", "22021", "22P02", "22P05", "54000", "54001", "P0001")
@@ -130,3 +134,25 @@ def test_a_master_that_does_not_answer_is_named(tmp_path: Path) -> None:
     )
     assert reason_of(error, start) == "[sink.options] master: spark://h:7077: All masters are unresponsive! Giving up."
     assert reason_of(error, _started(tmp_path, "spark://h:7077", "WARN x")) == f"RuntimeError: {error}"
+
+
+def test_a_spark_that_a_function_has_stopped_takes_no_more_work() -> None:
+    """PySpark forgets its context then, so that there is nobody to ask."""
+    stopped: Any = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))
+    assert has_stopped(stopped)
+
+
+def test_a_worker_ends_though_its_daemon_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its error is not heard, and threads of Java's connections would keep it."""
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    read, write = os.pipe()
+    os.close(read)
+
+    def say(event: Event) -> None:
+        os.write(write, encode(event))
+
+    with pytest.raises(BrokenPipeError):
+        end(say, Failed(number=None, error="x"))
+    os.close(write)
+    assert ended == [1]

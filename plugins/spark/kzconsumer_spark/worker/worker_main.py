@@ -122,8 +122,7 @@ def run(start: StartWorker, commands: BinaryIO, events: BinaryIO, java: Future[J
         refused = fault_of_settings(error, start)
         if refused is None and not is_without_java(error):  # the daemon logs these in one line
             traceback.print_exc()
-        say(Failed(number=None, error=refused or reason_of(error, start), settings=refused is not None))
-        _exit()
+        end(say, Failed(number=None, error=refused or reason_of(error, start), settings=refused is not None))
     context = session.sparkContext
     say(Ready(application=context.applicationId, ui=context.uiWebUrl, stages=stages.seconds))
     failed = False
@@ -164,8 +163,7 @@ def run(start: StartWorker, commands: BinaryIO, events: BinaryIO, java: Future[J
     except BaseException as error:
         if (why := end_of_java(gateway.proc, start)) is None:
             traceback.print_exc()
-        say(Failed(number=None, error=why or first_line(error)))
-        _exit()
+        end(say, Failed(number=None, error=why or first_line(error)))
 
 
 class SparkStopped(Exception):
@@ -173,9 +171,10 @@ class SparkStopped(Exception):
 
 
 def has_stopped(session: SparkSession) -> bool:
-    """Whether Spark takes no more work: it has stopped, or Java does not answer."""
+    """Whether Spark takes no more work: it has stopped, as by a function that calls `stop`, or Java does not answer."""
+    context = session.sparkContext._jsc
     try:
-        return bool(session.sparkContext._jsc.sc().isStopped())
+        return context is None or bool(context.sc().isStopped())
     except Py4JError:
         return True
 
@@ -192,11 +191,17 @@ class _Stages:
         self.seconds[stage] = round(self._since - began, 1)
 
 
-def _exit() -> NoReturn:
-    """Leave at once: with the JVM gone or hanging, its threads would keep this process running."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(1)
+def end(say: Callable[[Event], None], last: Failed) -> NoReturn:
+    """Leave at once: with the JVM gone or hanging, its threads would keep this process running.
+
+    Also if the daemon has gone, and nobody hears why.
+    """
+    try:
+        say(last)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(1)
 
 
 def query_directory(start: StartWorker) -> Path:
