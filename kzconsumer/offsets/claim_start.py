@@ -63,6 +63,7 @@ class Adopter:
         self._refuses_loss = refuses_loss
         self._authority = authority
         self._coordinator = coordinator
+        self._elsewhere: set[TopicPartition] = set()  # logged: another destination has their records
 
     async def adopt(self, claims: Iterable[tuple[TopicPartition, int, Claimed]]) -> list[Adopted]:
         """Begin claims, each given with its topic's incarnation. One that is lost meanwhile has a closed progress.
@@ -192,11 +193,12 @@ class Adopter:
         return adopted._replace(refusal=str(DestinationWentBackError(lacking, destination=self._destination)))
 
     def _report_elsewhere(self, claims: Iterable[tuple[TopicPartition, int, Claimed]]) -> None:
-        if changed := [str(partition) for partition, _, claimed in claims if claimed.record.written_elsewhere]:
-            reason = (
-                "[sink.options] were changed, or members have different ones: then each writes a part of the records"
-            )
-            log.warning("destination changed", partitions=some(changed), reason=reason)
+        """Once in a membership: a partition without new records keeps its mark, however often it is claimed."""
+        found = {partition for partition, _, claimed in claims if claimed.record.written_elsewhere}
+        if changed := sorted(found - self._elsewhere):
+            self._elsewhere |= found
+            reason = "[sink.options] were changed, or members differ in them, and each writes a part of the records"
+            log.warning("destination changed", partitions=some(map(str, changed)), reason=reason)
 
     def _report_gone(self, planned: RangeIdentity) -> None:
         """The topic was deleted with records of a planned range that the destination does not have."""
