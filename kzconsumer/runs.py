@@ -297,6 +297,8 @@ class Runs:
                 if not await self._losses.hold(run, {p: (at, epochs[p]) for p, at in before_run.items()}):
                     return run
             del self._outstanding[:AT_A_LOOK]
+        # An owner may find out between our reading and this write that a log was cut off, and go back. That is as if it
+        # had been cut off after the run: what has taken the place of the lost records belongs to the next run.
         over = msgspec.structs.replace(run, finished=_milliseconds())
         if found.id == run.id and not await self._write(over, node):
             return run  # it has changed meanwhile: look again
