@@ -17,7 +17,7 @@ import re
 import signal
 import sys
 import zlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import pytest
@@ -30,7 +30,6 @@ from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 
 from kzconsumer.logs.logger import _FACTS
 from tests.support import files_in_turn
-from tests.support.alarm import held_alarm
 from tests.support.extent import NIGHTLY, extent
 from tests.support.programs import missing, need
 
@@ -170,14 +169,6 @@ def file_of(nodeid: str) -> str:
 def chain_of(nodeid: str) -> str:
     """The chain of the test's file; a file of no chain is one by itself."""
     return CHAIN_OF.get(file_of(nodeid), file_of(nodeid))
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    with held_alarm():
-        return (yield)
 
 
 def pytest_configure(config: pytest.Config) -> None:
