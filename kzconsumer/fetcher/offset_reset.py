@@ -204,8 +204,10 @@ class OffsetReset:
         elsewhere = []
         for state in states:
             begin, end = logs.begins.get(state.topic_partition), logs.ends.get(state.topic_partition)
-            if begin is None or end is None or min(begin.offset, end.offset) < 0:
-                elsewhere.append(state)
+            if begin is None or not _is_offset(begin):
+                elsewhere.append(_refused(state, begin))
+            elif end is None or not _is_offset(end):
+                elsewhere.append(_refused(state, end))
             elif state.open and state.diverging is not None:
                 try:
                     await self._replaced(state, state.diverging, begin.offset, end.offset)

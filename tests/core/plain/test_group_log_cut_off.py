@@ -12,8 +12,10 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.registry.claim_record import decode_claim_record
 from kzconsumer.zookeeper.operations import SetData
 from tests.support.simulated.group import SimulatedGroup, simulated_group
+from tests.support.simulated.kafka_frames import OFFSET_NOT_AVAILABLE
 
 EVENT = "log truncated below the consumed offset"
+REFUSED = "partition refused by its leader, retrying"
 
 
 def lines(group: SimulatedGroup) -> list[Mapping[str, Any]]:
@@ -55,16 +57,22 @@ def test_records_of_the_former_log_that_are_fetched_are_handed_out_and_those_of_
         assert (line["first"], line["replaced"]) == (begin, 15)
 
 
-def test_an_election_that_the_same_broker_wins() -> None:
-    """Its connection holds: only the epoch in the next fetch tells."""
+@pytest.mark.parametrize("unlisted", [0.0, 25.0])
+def test_an_election_that_the_same_broker_wins(unlisted: float) -> None:
+    """Its connection holds: only the epoch in the next fetch tells. It may not know for long how far its log is."""
     with simulated_group(1) as group:
         group.logs.grow("t", 1)
         group.join("a", {"t": 1}, 0.0, in_batches=False)
         group.world.pass_time(10)
         (partition,) = group.logs.partitions
         group.broker_faults.elect_uncleanly(partition, 20, 40, 0.0)
+        if unlisted:
+            group.broker_faults.list_nothing(0, OFFSET_NOT_AVAILABLE, unlisted)
+            group.world.pass_time(unlisted)
         group.come_to_rest(60, 5)
         assert [line["replaced"] for line in lines(group)] == [20]
+        waited = [each["reason"] for each in group.events if each["event"] == REFUSED]
+        assert waited == ["OFFSET_NOT_AVAILABLE"] * bool(unlisted)
 
 
 def test_a_partition_that_comes_while_another_log_is_compared() -> None:
