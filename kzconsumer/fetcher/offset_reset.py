@@ -163,8 +163,11 @@ class OffsetReset:
         for state, asked in other_ends.items():
             partition = state.topic_partition
             one, other = listed[partition], found.get(partition)
-            if other is None or not _is_offset(other):
-                answers.pop(partition)  # asked again later
+            if other is None:
+                answers.pop(partition)
+                continue
+            if not _is_offset(other):
+                answers[partition] = other  # asked again later
                 continue
             begin, end = (one.offset, other.offset) if asked == LATEST else (other.offset, one.offset)
             if state.position is not None and begin <= state.position <= end:
@@ -368,7 +371,8 @@ def count_refusal(state: FetchState, broker: int, reason: str) -> None:
 
 def _refused(state: FetchState, answer: ListedOffset | EpochEnd | None) -> FetchState:
     """The broker does not say where the partition's log ends."""
-    count_refusal(state, state.broker, error_code(answer.error).name if answer is not None else "no answer")
+    reason = "no answer" if answer is None else error_code(answer.error).name if answer.error else "no offset"
+    count_refusal(state, state.broker, reason)
     return state
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from kzconsumer.brokers.connection import BrokerConnection
+from kzconsumer.brokers.protocol.error_codes import NOT_LEADER_OR_FOLLOWER
 from kzconsumer.brokers.protocol.log_reads import (
     EARLIEST,
     ISOLATION_LEVELS,
@@ -250,6 +251,42 @@ async def test_a_position_that_cannot_be_stored_does_not_keep_the_others() -> No
     reset = OffsetReset(SMALLEST, cast(Committer, logs), 1.0, ISOLATION_LEVELS["read_uncommitted"])
     assert await reset.resolve(states, await reset.ask(cast(BrokerConnection, logs), states)) == [states[1]]
     assert [(state.position, state.reset_due) for state in states] == [(4, False), (None, True), (4, False)]
+
+
+class Vague(Ends):
+    """A broker that answers one of the two questions about a log in another way."""
+
+    def __init__(self, about: int, answer: ListedOffset | None) -> None:
+        super().__init__(0, 60)
+        self.about, self.answer = about, answer
+
+    async def call(self, request: ListOffsetsRequest, *, timeout: float) -> dict[TopicPartition, ListedOffset]:
+        found = await super().call(request, timeout=timeout)
+        vague = {partition for partition, timestamp in request.partitions.items() if timestamp == self.about}
+        answers = {partition: self.answer if partition in vague else at for partition, at in found.items()}
+        return {partition: at for partition, at in answers.items() if at is not None}
+
+
+@pytest.mark.parametrize("about", [EARLIEST, LATEST])
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (None, "no answer"),
+        (ListedOffset(0, -1, -1), "no offset"),
+        (ListedOffset(NOT_LEADER_OR_FOLLOWER, -1, -1), "NOT_LEADER_OR_FOLLOWER"),
+    ],
+)
+async def test_a_leader_that_does_not_say_where_a_log_begins_or_ends_is_reported_with_its_answer(
+    about: int, answer: ListedOffset | None, reason: str
+) -> None:
+    logs, state = Vague(about, answer), state_at(50)
+    state.progress.restart(50, 3)
+    reset = OffsetReset(SMALLEST, cast(Committer, logs), 1.0, ISOLATION_LEVELS["read_uncommitted"])
+    with capture_logs() as logged:
+        for _ in range(REFUSALS_UNLOGGED):
+            state.reset_due = True
+            assert await reset.resolve([state], await reset.ask(cast(BrokerConnection, logs), [state])) == [state]
+    assert [each["reason"] for each in logged] == [reason]
 
 
 @pytest.mark.parametrize("before", [None, 50])
