@@ -363,10 +363,13 @@ def _is_offset(answer: ListedOffset) -> bool:
 
 
 def count_refusal(state: FetchState, broker: int, reason: str) -> None:
-    """The broker that is said to lead it answers with an error, and its leader is looked up: logged if it lasts."""
+    """The broker that is said to have it answers with an error, and its leader is looked up: logged if it lasts."""
     if state.count_refusal(now()):
-        where = {**state.topic_partition._asdict(), "broker": broker}
-        log.warning("partition refused by its leader, retrying", **where, reason=reason)
+        where = {**state.topic_partition._asdict(), "broker": broker, "reason": reason}
+        if state.preferred == broker:
+            log.warning("partition refused by the replica that its leader names, retrying", **where)
+        else:
+            log.warning("partition refused by its leader, retrying", **where)
 
 
 def _refused(state: FetchState, answer: ListedOffset | EpochEnd | None) -> FetchState:

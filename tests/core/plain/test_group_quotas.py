@@ -265,6 +265,18 @@ def test_a_replica_that_fails_is_given_up_for_the_leader(how: str) -> None:
         group.come_to_rest(30, 3)
 
 
+def test_a_replica_that_the_leader_names_and_that_refuses_is_not_reported_as_the_leader() -> None:
+    with simulated_group(1, brokers=2, rack="here") as group:
+        sent_to_the_replica(group)
+        del group.brokers[1].follows[FIRST]
+        group.world.pass_time(40)
+        (event,) = [each for each in group.events if "refused by" in each["event"]]
+        assert event["event"] == "partition refused by the replica that its leader names, retrying"
+        assert (event["broker"], event["reason"]) == (1, "NOT_LEADER_OR_FOLLOWER")
+        del group.brokers[0].preferred[FIRST]
+        group.come_to_rest(30, 3)
+
+
 @pytest.mark.parametrize("partitions", [1, 2])
 @pytest.mark.parametrize("named", [1, 7])
 def test_a_leader_that_names_a_replica_which_is_not_there_is_not_asked_without_pause(
