@@ -94,20 +94,22 @@ def write_new(path: Path, data: bytes | memoryview) -> None:
 class AppendedFile:
     """A new file that grows by whole pieces; its directory is created if it is missing.
 
-    After an error it is to be closed. Then, or if the process died, it may end with a part of a piece, and another
+    After an error it is to be abandoned. Then, or if the process died, it may end with a part of a piece, and another
     file continues it, beginning with the piece that failed. Raises FileExistsError for a name that exists, so that two
     processes never append to one file.
     """
 
     def __init__(self, path: Path) -> None:
         make_directory(path.parent)
+        self._path = path
         self._file = path.open("xb", buffering=0)
+        self._has_a_piece = False
         self.size = 0
         """Bytes."""
         try:
             sync_directory(path.parent)
         except OSError:
-            self._file.close()
+            self.abandon()
             raise
 
     def append(self, data: bytes) -> None:
@@ -118,6 +120,14 @@ class AppendedFile:
             self.size += written
             left = left[written:]
         os.fsync(self._file.fileno())
+        self._has_a_piece = True
+
+    def abandon(self) -> None:
+        """Close it after an error. Without a whole piece it is removed: attempts that repeat must not fill the disk."""
+        self.close()
+        if not self._has_a_piece:
+            with suppress(OSError):
+                self._path.unlink()
 
     def close(self) -> None:
         self._file.close()

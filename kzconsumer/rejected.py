@@ -66,7 +66,9 @@ class LetterFiles:
                 self._file = AppendedFile(self._directory / f"{begun}-{uuid.uuid4().hex}.jsonl")
             self._file.append(lines)
         except OSError:
-            self.close()  # it may end with half a line
+            file, self._file = self._file, None  # it may end with half a line
+            if file is not None:
+                file.abandon()
             raise
 
     def close(self) -> None:

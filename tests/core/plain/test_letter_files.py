@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 import stat
 from pathlib import Path
 
@@ -78,8 +80,28 @@ async def test_a_failed_write_is_reported_and_retried(tmp_path: Path, monkeypatc
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
-        with pytest.raises(DeadLetterError, match="No space left on device"):
-            await box.write(letters(2))
+        for _ in range(5):
+            with pytest.raises(DeadLetterError, match="No space left on device"):
+                await box.write(letters(2))
+        assert offsets(in_the_way) == [[1, 2]], "a file without a letter that was reported as written is removed"
     await box.write(letters(2))
     box.close()
     assert offsets(in_the_way) == [[1, 2], [2]], "a file that has failed is left alone"
+
+
+async def test_attempts_do_not_fill_the_space_that_an_operator_frees(tmp_path: Path) -> None:
+    """The limit of a file's size fails a write as a full disk does: after a part of it."""
+    box, (soft, hard) = LetterFiles(tmp_path, 1 << 20), resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        for _ in range(5):
+            with pytest.raises(DeadLetterError, match="File too large"):
+                await box.write(letters(*range(10)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert list(tmp_path.iterdir()) == []
+    await box.write(letters(*range(10)))
+    box.close()
+    assert offsets(tmp_path) == [[*range(10)]]
