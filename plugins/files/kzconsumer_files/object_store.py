@@ -80,7 +80,7 @@ def is_object_store(path: str) -> bool:
         return False
     if found[1] not in _SCHEMES:
         raise ValueError(f"is not a directory, nor a URI with {', '.join(_SCHEMES)}")
-    if found[2] in ("", "/"):
+    if found[2][:1] in ("", "/"):
         raise ValueError(f'names no bucket, as "{found[1]}://bucket/orders" does')
     return True
 

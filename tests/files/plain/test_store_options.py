@@ -82,7 +82,7 @@ def test_other_schemes_are_refused() -> None:
         ParquetSink({"path": "ftp://x/y"}, contract_context())
 
 
-@pytest.mark.parametrize("path", ["s3://", "gs:///"])
+@pytest.mark.parametrize("path", ["s3://", "gs:///", "s3:///orders"])
 def test_a_bucket_is_named(path: str) -> None:
     with pytest.raises(ConfigError, match=f'path: "{path}" names no bucket, as "{path[:2]}://bucket/orders" does'):
         ParquetSink({"path": path}, contract_context())
