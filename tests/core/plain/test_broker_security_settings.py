@@ -381,12 +381,13 @@ def tls_error(reason: str | None, code: int | None = None) -> ssl.SSLError:
         (tls_error(None, 20), "signed by no authority of {table} ca (unable to get local issuer certificate)"),
         (tls_error(None, 99), "is refused (unable to get local issuer certificate)"),
         (tls_error("WRONG_VERSION_NUMBER"), "does not answer in TLS (wrong version number): {whether}"),
-        (tls_error("TLSV1_ALERT_UNKNOWN_CA"), "TLS failed (tlsv1 alert unknown ca): does this {what} {verb} {table}"),
+        (tls_error("TLSV1_ALERT_UNKNOWN_CA"), "TLS failed (tlsv1 alert unknown ca): {question}"),
         (tls_error(None), "TLS failed ("),
     ],
 )
 def test_each_failure_of_tls_names_what_to_check(peer: Peer, given: bool, error: ssl.SSLError, said: str) -> None:
     text = explain(error, peer, certificate_given=given)
-    verb = "trust" if given else "want"
-    assert said.format(table=peer.table, whether=peer.whether, what=peer.what, verb=verb) in text
+    expired = f"has {peer.table} certificate expired, or does this {peer.what} not trust it?"
+    question = expired if given else f"does this {peer.what} want {peer.table}"
+    assert said.format(table=peer.table, whether=peer.whether, question=question) in text
     assert "\n" not in text

@@ -28,6 +28,7 @@ from kzconsumer.brokers.protocol.versions import Versions
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
+from tests.support.simulated import haste
 from tests.support.simulated import kafka_frames as frames
 from tests.support.simulated.group import simulated_group
 from tests.support.simulated.partition_logs import PORT, host
@@ -155,8 +156,9 @@ def _parts(response: FetchResponse) -> list[object]:
 
 
 @pytest.fixture
-def simulated() -> list[object]:
-    """What the simulated broker says."""
+def simulated(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What the simulated broker says. These requests are no member's, and made in haste."""
+    monkeypatch.setattr(haste, "MOST", 10_000)
     with simulated_group(1) as group:
         group.logs.grow("t", PARTITIONS)
         group.logs.stop()
