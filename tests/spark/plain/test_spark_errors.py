@@ -136,6 +136,26 @@ def test_a_master_that_does_not_answer_is_named(tmp_path: Path) -> None:
     assert reason_of(error, _started(tmp_path, "spark://h:7077", "WARN x")) == f"RuntimeError: {error}"
 
 
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (f"WARN TaskSetManager: Lost task 0.0 in stage 1.0 (TID 1) (h executor 1): {HEAP}", "Java ended with status 3"),
+        (f"Caused by: {HEAP}", "Java ended with status 3"),
+        (HEAP, f"Java ended: {HEAP}: raise "),
+        (f'Exception in thread "dag-scheduler-event-loop" {HEAP}', f"Java ended: {HEAP}: raise "),
+    ],
+)
+def test_what_an_executor_of_a_cluster_lacked_is_not_why_java_ended(line: str, reason: str, tmp_path: Path) -> None:
+    """Its batch has failed, and was written by the next attempt."""
+    (tmp_path / LOG_NAME).write_text(line)
+    to = ToFiles(path="/d")
+    start = StartWorker(
+        scratch=str(tmp_path), master="spark://h:7077", conf={}, destination=to, next_batch=1, safe_until=0.0
+    )
+    with subprocess.Popen([sys.executable, "-ISc", "raise SystemExit(3)"]) as java:
+        assert (end_of_java(java, start) or "").startswith(reason)
+
+
 def test_a_spark_that_a_function_has_stopped_takes_no_more_work() -> None:
     """PySpark forgets its context then, so that there is nobody to ask."""
     stopped: Any = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))

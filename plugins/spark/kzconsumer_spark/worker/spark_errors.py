@@ -21,6 +21,7 @@ from pyspark.errors import PythonException
 from kzconsumer.errors import ConfigError
 from kzconsumer_spark.worker.spark_session import LOG_NAME
 from kzconsumer_spark.worker_protocol.messages import StartWorker
+from kzconsumer_spark.worker_protocol.spark_settings import is_cluster
 
 _NO_JAVA = "JAVA_GATEWAY_EXITED"
 # Java 24 removed what older Hadoops, such as that of Spark 4.0, find the user by.
@@ -39,7 +40,9 @@ _APPLICATION_ENDED = re.compile(r"Application has been killed\. Reason: (.*)")
 _OF_EXCEPTION = re.compile(r"at |\.\.\. |Caused by: |Suppressed: |[\w.$]+(Exception|Error)(:|$)")
 
 
-_NO_MEMORY = re.compile(r"java\.lang\.OutOfMemoryError: .*")
+_NO_MEMORY = re.compile(r"(java\.lang\.OutOfMemoryError: .*)")
+# The driver's. What an executor of a cluster lacked stands inside a line, or is a cause: that Java goes on.
+_NO_MEMORY_HERE = re.compile(r'(?:Exception in thread ".*" )?(java\.lang\.OutOfMemoryError: .*)')
 _MORE_MEMORY = 'raise "spark.driver.memory" in [sink.options.conf], or lower [batch] max_bytes'
 _ENDS = 5.0
 """Seconds in which a Java ends that has stopped Spark; a busy machine may need more."""
@@ -92,9 +95,10 @@ def end_of_java(java: subprocess.Popen[Any], start: StartWorker) -> str | None:
     status = None
     with suppress(subprocess.TimeoutExpired):
         status = java.wait(_ENDS)
+    find = _NO_MEMORY_HERE.fullmatch if is_cluster(start.master) else _NO_MEMORY.search
     for line in reversed(_java_said(start)):
-        if found := _NO_MEMORY.search(line):
-            return f"Java ended: {found[0]}: {_MORE_MEMORY}"
+        if found := find(line):
+            return f"Java ended: {found[1]}: {_MORE_MEMORY}"
     if status is None:
         return None
     if status < 0:
