@@ -87,7 +87,7 @@ def read_nodes(content: bytes) -> list[SavedNode]:
             line = msgspec.json.decode(text, type=_SavedLine)
             node = SavedNode(line.path, _data(line), line.topic, line.leader_epoch)
         except (msgspec.DecodeError, ValueError) as error:
-            raise ValueError(f"line {number}: not a node: {error}") from None
+            raise ValueError(f"line {number}: not a node of an undo file: {error}") from None
         if found.setdefault(node.path, node) != node:
             raise ValueError(f"line {number}: {node.path} appears twice")
     return list(found.values())

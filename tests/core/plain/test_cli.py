@@ -155,6 +155,7 @@ def test_an_option_that_there_is_not_names_the_verb_and_the_nearest_option(words
             "argument -o: --format is that of the file; `kzconsumer offsets show",
         ),
         (["lag", "g", "--bootstrap", "a:1,b"], "argument --bootstrap: 'b' is not a host and a port such as"),
+        (["exporter", "--cluster", ""], "argument --cluster: '' is not a name for paths such as /v3/kafka/NAME"),
         (["exporter", "--listen", "0.0.0.0"], "argument --listen: '0.0.0.0' is not an address such as"),
         (
             ["exporter", "--zookeeper", "localhost:1", "--listen", "0.0.0.0:9309"],

@@ -81,7 +81,7 @@ def test_a_reassignment_is_written_as_every_controller_reads_it() -> None:
         (cluster(1, reassigning=(("x", 3),)), topic(), {("t", 0): (1,)}, "another reassignment is in progress: x-3"),
         (cluster(1), topic(), {("t", 0): (1, 2)}, "t-0: broker 2 is not alive; alive are 1"),
         (cluster(1), topic(), {("t", 0): (3, 2)}, "t-0: brokers 2, 3 are not alive"),
-        (cluster(1, 2), topic(), {("t", 0): (1, 1)}, "t-0: a broker is given twice"),
+        (cluster(1, 2), topic(), {("t", 0): (1, 1)}, "t-0: broker 1 is given twice"),
         (cluster(1, 2), topic(), {("t", 0): ()}, "t-0: no replica given"),
         (cluster(1, 2), topic(), {("t", 2): (1,)}, "topic t has no partition 2 \\(it has 2\\)"),
         (cluster(1, 2), topic(adding={0: (2,)}), {("t", 0): (1,)}, "t-0: it is being reassigned"),
@@ -139,7 +139,8 @@ def test_a_deletion_that_would_not_finish_or_is_harmful_is_refused() -> None:
     assert requests.deletion_requests(["t"]) == [Create("/admin/delete_topics/t", b"")]
     for at, shown, groups, output in (
         (cluster(1, 2), topic("__consumer_offsets"), {}, "an internal topic of Kafka"),
-        (cluster(1, 2), topic(), {"t": ["g", "h"]}, "t is being consumed by g, h; stop its members first"),
+        (cluster(1, 2), topic(), {"t": ["g"]}, "topic t is being consumed by group g; stop the members first"),
+        (cluster(1, 2), topic(), {"t": ["g", "h"]}, "topic t is being consumed by groups g, h; stop"),
         (cluster(2), topic(), {}, "t: broker 1 is not alive"),
         (cluster(1, 2, reassigning=(("t", 0),)), topic(), {}, "t is being reassigned"),
         (cluster(1, 2), topic(deleting=True), {}, "t is being deleted"),

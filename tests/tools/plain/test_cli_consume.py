@@ -27,7 +27,12 @@ AT = ["--zookeeper", "zk"]
         (["t", "--from", "stored", *AT], "--from stored needs a group: give --from stored:GROUP"),
         (["t", "--group", "g", "--from", "5", *AT], "--from of a group is beginning, end or stored"),
         (["t", "--group", "g", "--from", "stored:h", *AT], "--from of a group is beginning, end or stored"),
-        (["t", "--from", "noon", *AT], "'noon' is not a time such as 2026-01-31T12"),
+        (
+            ["t", "--from", "noon", *AT],
+            "'noon' is not beginning, end, stored:GROUP, an offset, -N, @MS, nor a time such as",
+        ),
+        (["t", "--until", "@noon", *AT], "'@noon' is not beginning, end, "),
+        (["t", "--from", "2026-13-01", *AT], "'2026-13-01' is not a time such as 2026-01-31T12"),
         (["t", "--from", f"@{1 << 63}", *AT], "is too late for a time in ms since 1970"),
         (["t", "-e", "--until", "9", *AT], "-e means --until end; give one of them"),
         (["t", "--until", "stored:g", *AT], "--until is end, an offset, -N or a time"),

@@ -59,7 +59,11 @@ def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words:
         (["offsets", "import"], b"t,0\n", "line 1: not topic,partition,offset, nor group,topic,partition,offset"),
         (["offsets", "import"], None, "cannot be read: No such file or directory"),
         (["offsets", "import", "--group", "other"], b"/consumers/g/offsets/t/0:3\n", "no offset of group other"),
-        (["groups", "restore"], b"/consumers/g/offsets/t/0:3\n", "line 1: not a node: JSON is malformed"),
+        (
+            ["groups", "restore"],
+            b"/consumers/g/offsets/t/0:3\n",
+            "line 1: not a node of an undo file: JSON is malformed",
+        ),
         (["groups", "restore"], b'{"path":"/brokers","data":""}\n', "not the nodes of one group"),
     ],
 )

@@ -30,7 +30,7 @@ def test_the_forms() -> None:
         (b"TOPIC PARTITION,0,1\n", "line 1: 'TOPIC PARTITION' is not a topic name"),
         (b"t,0,1\nt,0,2\n", "t-0 appears twice, with different offsets"),
         (b'{"path":"/consumers/g/claims/t/0","data":"x"}\n', "`kzconsumer groups restore` reads files of other nodes"),
-        (b'{"path":"/consumers/g/offsets/t/0"}\n', "line 1: not a node: it needs data or base64"),
+        (b'{"path":"/consumers/g/offsets/t/0"}\n', "line 1: not a node of an undo file: it needs data or base64"),
         (b"{\n", "line 1: not a node"),
         (b'{"t":{"0":3,"1":-2}}', "t-1: -2 is not an offset"),
         (b"\xff", "not UTF-8 text (byte 0)"),

@@ -137,7 +137,7 @@ async def test_controllers_execute_requests(
         await zookeeper.create("/consumers/readers/owners/gone/0", b"readers_x-0", ephemeral=True)
         refused = await kzconsumer("topics", "delete", "gone", "--execute")
         assert (refused.status, refused.out) == (1, "")
-        assert "gone is being consumed by readers; stop its members first; nothing was changed" in refused.err
+        assert "topic gone is being consumed by group readers; stop the members first; nothing was" in refused.err
     assert "Add --execute" in (await kzconsumer("topics", "delete", "gone")).out
     assert (await kzconsumer.json("topics", "delete", "gone", "--execute"))["pending"] == []
     assert "gone" not in [each["topic"] for each in await kzconsumer.json("topics", "list")]

@@ -125,8 +125,8 @@ def reassignments(
         partition = _partition(shown[name], number)
         if not new:
             raise RequestRefused(f"{at}: no replica given")
-        if len(set(new)) != len(new):
-            raise RequestRefused(f"{at}: a broker is given twice")
+        if twice := {each for each in new if new.count(each) > 1}:
+            raise RequestRefused(f"{at}: broker {min(twice)} is given twice")
         if down := sorted(set(new) - alive):
             raise RequestRefused(f"{at}: {_brokers(down)} not alive; alive are {some(map(str, sorted(alive)))}")
         if partition.adding or partition.removing:
@@ -179,7 +179,10 @@ def require_deletable(
         if topic.topic in INTERNAL_TOPICS:
             raise RequestRefused(f"{topic.topic} is an internal topic of Kafka")
         if groups := consuming.get(topic.topic):
-            raise RequestRefused(f"{topic.topic} is being consumed by {some(groups)}; stop its members first")
+            raise RequestRefused(
+                f"topic {topic.topic} is being consumed by group{'s' if len(groups) > 1 else ''} {some(groups)}; "
+                "stop the members first"
+            )
         if down := sorted({each for at in topic.partitions for each in at.replicas} - alive):
             raise RequestRefused(f"{topic.topic}: {_brokers(down)} not alive, its replicas there would not be deleted")
         if any(at.adding or at.removing for at in topic.partitions) or any(

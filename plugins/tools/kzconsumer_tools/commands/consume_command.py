@@ -248,7 +248,14 @@ def _read(text: str, read: Callable[[str], T]) -> T:
 
 
 def _place(text: str) -> Place:
-    return _read(text, lambda text: read_place(text, read_datetime))
+    return _read(text, lambda text: read_place(text, _place_in_time))
+
+
+def _place_in_time(text: str) -> int:
+    if not text[:1].isdigit():
+        forms = "beginning, end, stored:GROUP, an offset, -N, @MS, nor a time such as 2026-01-31T12:00"
+        raise argparse.ArgumentTypeError(f"{text!r} is not {forms}")
+    return read_datetime(text)
 
 
 def _form(text: str) -> object:

@@ -62,10 +62,15 @@ async def perform(
             written = write_undo(undo, prepared[0].nodes.group, b"".join(each.undo_file() for each in prepared))
             await _apply(prepared, written, access)
     groups = [
-        ChangedGroup(each.nodes.group, members_present(each.nodes), tuple(changes), each.left_out)
+        ChangedGroup(each.nodes.group, members_present(each.nodes), tuple(changes), each.left_out, _is_new(each))
         for each, changes in zip(prepared, described, strict=True)
     ]
     return ChangedOffsets(written is not None, str(written) if written is not None else None, tuple(groups))
+
+
+def _is_new(change: OffsetChanges | CoordinatorChanges) -> bool:
+    nodes = change.nodes
+    return isinstance(change, OffsetChanges) and not (nodes.registrations or nodes.offsets or nodes.claims)
 
 
 async def _apply(prepared: Prepared, undo: Path, access: ClusterAccess) -> None:

@@ -207,7 +207,9 @@ def add_exporter(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None
         help="default: 127.0.0.1:9309; one that other machines reach needs a token",
     )
     parser.add_argument("--token-file", metavar="FILE", help="the token that requests must have")
-    parser.add_argument("--cluster", metavar="NAME", default="kafka", help="its name in metrics and paths: kafka")
+    parser.add_argument(
+        "--cluster", metavar="NAME", type=_cluster_name, default="kafka", help="its name in metrics and paths: kafka"
+    )
     parser.add_argument("--interval", metavar="SECONDS", type=seconds, default=30.0, help="between readings: 30")
     parser.add_argument(
         "--stalled-after",
@@ -224,6 +226,12 @@ def add_exporter(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None
     add_group_names(parser)
     add_cluster_option(parser, output=False)
     parser.set_defaults(run=run_exporter)
+
+
+def _cluster_name(text: str) -> str:
+    if not text or "/" in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a name for paths such as /v3/kafka/NAME")
+    return text
 
 
 def run_exporter(arguments: argparse.Namespace) -> int:

@@ -86,12 +86,13 @@ class DescribedChange(msgspec.Struct, frozen=True):
 
 class ChangedGroup(msgspec.Struct, frozen=True):
     """`in_use`: why the group must not be changed now; None if it has no members. `left_out`: partitions that do not
-    exist."""
+    exist. `is_new`: ZooKeeper had neither members nor offsets of it; its name may be mistyped."""
 
     group: str
     in_use: str | None
     partitions: tuple[DescribedChange, ...]
     left_out: tuple[str, ...] = ()
+    is_new: bool = False
 
 
 class ChangedOffsets(msgspec.Struct, frozen=True):

@@ -76,6 +76,8 @@ def changes_table(result: ChangedOffsets, flags: str) -> str:
         lines += ["", *_rows(group), "", *consequences(group.partitions, executed=result.executed)]
         if group.left_out:
             lines += sentence(f"Left out, since they do not exist: {some(group.left_out)}.")
+        if group.is_new and changed:
+            lines += sentence(f"Group {group.group} is new: ZooKeeper had neither members nor offsets of it.")
         if group.in_use is not None and not result.executed:
             lines += sentence(f"The group {group.in_use}.")
     return "\n".join([*lines, next_step_line(result.executed, result.undo, "offsets import", flags, changing)])
