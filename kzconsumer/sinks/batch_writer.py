@@ -88,7 +88,6 @@ class BatchWriter:
         (progress,) = work.parts
         if progress.lost:
             return  # the next owner finds its plan, or the stored offset
-        await self._owned.lease.wait()
         try:
             await self._write_in_lease(work)
         except _NOT_QUARANTINED:
@@ -167,7 +166,6 @@ class BatchWriter:
                     log.warning("batch failed, its partitions are lost", reason=str(error))
                 elif not self._owned.lease.held:
                     log.warning("batch failed without the lease, waiting for the lease to retry", reason=str(error))
-                    await self._owned.lease.wait()
                 elif isinstance(error, ContentRefusedError) and not searched and refusal is None:
                     refusal = error
                 else:
@@ -178,7 +176,7 @@ class BatchWriter:
         return written
 
     async def _attempt(self, work: OwnedBatch) -> bool:
-        """Call the sink until it has written the batch, or the rest of it; False if every partition was lost."""
+        """Call the sink, with the lease, until it has written the batch, or the rest; False if all of it was lost."""
         scope = anyio.CancelScope()
         watched = list(work.parts)
 
@@ -192,6 +190,8 @@ class BatchWriter:
             for progress, part in work.parts.items():
                 progress.when_lost(partial(give_up, part))
             try:
+                # It was held before the batch was planned, but this process may have been suspended since.
+                await self._owned.lease.wait()
                 while work.parts:
                     try:
                         with sink_failures(self._name):

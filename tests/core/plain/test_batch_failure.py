@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,6 +15,7 @@ from kzconsumer.errors import ConnectionLostError, DestinationWentBackError, NoN
 from kzconsumer.model import OffsetRange, RangeIdentity
 from kzconsumer.offsets.progress import Chunk, Progress
 from kzconsumer.records.forms import Unfetched
+from kzconsumer.registry.claim_record import Plan
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Batch, RangeData, StepNotRecordedError
@@ -290,6 +291,29 @@ async def test_a_range_is_set_aside_only_with_the_lease(tmp_path: Path) -> None:
         lease.hold()
         await until(lambda: commits.made)
     assert asked == [True]
+
+
+async def test_a_planned_batch_is_written_only_with_the_lease(tmp_path: Path) -> None:
+    """This process is suspended while ZooKeeper stores the plan: by then another member may write the range."""
+    claim, queue, lease, sink = progress(), ChunkQueue(1 << 20), LeaseInHand(), Choosy(())
+    planned = asyncio.Event()
+
+    class Suspended(Owned):
+        async def plan(self, plans: Mapping[Progress, Plan]) -> Collection[Progress]:
+            lease.lose()
+            planned.set()
+            return await super().plan(plans)
+
+    put(queue, chunk(claim, 0, 5))
+    commits = Suspended(lease=lease)
+    async with running(beside(Ledger(()), sink, RangeQuarantine(tmp_path / "aside", "choosy"), commits), [queue]):
+        await until(planned.is_set)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not sink.tried
+        lease.hold()
+        await until(lambda: commits.made)
+    assert sink.tried == [[0]]
 
 
 async def test_nothing_is_quarantined_if_it_is_unknown_whether_it_was_published(tmp_path: Path) -> None:
