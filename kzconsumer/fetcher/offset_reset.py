@@ -336,6 +336,8 @@ class OffsetReset:
         where = state.topic_partition._asdict()
         if progress.replay is not None:
             offset = min(offset, progress.replay.until)
+            if offset == before:
+                return None  # all of the range is read, but not yet committed: asked again once it is
         if before is not None and offset > before and (self._policy == SMALLEST or progress.replay is not None):
             log.error("records are gone from the log", **where, first=before, until=offset, policy=self._policy)
             # The claim passes the gap in its place in the queue, after what was fetched before it. That is not stored

@@ -24,7 +24,7 @@ from kzconsumer.zookeeper.session import ZooKeeperSession
 async def session(connect: str, timeout: float = 6.0) -> AsyncIterator[ZooKeeperSession]:
     """A connected session; closed at the end."""
     opened = ZooKeeperSession(ConnectString.parse(connect), timeout)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):  # servers that have just been started need that long on a busy machine
         await opened.__aenter__()
     try:
         yield opened

@@ -195,6 +195,14 @@ async def test_a_planned_range_that_retention_overtakes_ends_as_planned(policy: 
 
 
 @pytest.mark.parametrize("policy", [SMALLEST, LARGEST])
+async def test_nothing_is_said_or_stored_of_a_gap_behind_a_planned_range_that_is_not_committed_yet(policy: str) -> None:
+    logs, state = Ends(32, 40), state_at(30, plan_of(0, 30))
+    with capture_logs() as lines:
+        await resolved(logs, state, policy, "continue")
+    assert (state.position, logs.stored, state.reset_due, lines) == (30, [], True, [])
+
+
+@pytest.mark.parametrize("policy", [SMALLEST, LARGEST])
 async def test_what_is_left_of_a_planned_range_is_read(policy: str) -> None:
     """Also where the policy would jump to the end of the log: the destination has nothing of the range yet."""
     logs, state = Ends(15, 60), state_at(10, plan_of(10, 20))
