@@ -147,7 +147,6 @@ class Daemon:
 
         Raises KzConsumerError for a failure that ends the member.
         """
-        facts()["group"] = self.settings.group.id
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._report.run)
@@ -351,9 +350,9 @@ def run(
     except NotPermittedError as error:
         raise ConfigError([f"{settings.source}: [zookeeper]: {error}"]) from None
     except KzConsumerError as error:
-        log.error("stopped by a failure", error=type(error).__name__, reason=str(error))
+        log.error("stopped by a failure", group=settings.group.id, error=type(error).__name__, reason=str(error))
         for note in getattr(error, "__notes__", ()):
-            log.error("another failure", reason=note)
+            log.error("another failure", group=settings.group.id, reason=note)
         if error.__cause__ is not None:
             log.debug("caused by", exc_info=error.__cause__)
         return 1
@@ -373,6 +372,7 @@ async def run_daemons(
     Signals are received from the first daemon to the last, as the default action of one ends the process at once: from
     a `SIGHUP` systemd takes that for a clean exit, and does not start it again.
     """
+    facts()["group"] = settings.group.id
     signals = Signals(early)
     try:
         async with anyio.create_task_group() as tasks:

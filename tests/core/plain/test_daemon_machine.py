@@ -106,6 +106,9 @@ def test_a_second_signal_ends_a_daemon_at_once(after: float, at_once: bool, zook
             server.set_cut_off(False)
         daemons.world.pass_time(20.0)
         assert daemon.task.done()
+        stopping = [each for each in daemons.group.events if each["event"].startswith("stopping")]
+        assert [each["event"] for each in stopping] == ["stopping", "stopping at once"][: 1 + at_once]
+        assert {each.get("group") for each in stopping} == {"g"}, "who looks for the lines of a group finds these"
 
 
 def test_a_signal_to_a_daemon_that_is_about_to_start_again_ends_it() -> None:

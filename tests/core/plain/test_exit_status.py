@@ -78,8 +78,8 @@ def test_any_other_failure_is_logged_with_those_that_it_hides(monkeypatch: pytes
     error.__cause__ = OSError("no space")
     assert run(monkeypatch, error, []) == 1
     assert logged == [
-        ("error", "stopped by a failure", {"error": "SinkError", "reason": "it is full"}),
-        ("error", "another failure", {"reason": "the commit failed, too"}),
+        ("error", "stopped by a failure", {"group": "g", "error": "SinkError", "reason": "it is full"}),
+        ("error", "another failure", {"group": "g", "reason": "the commit failed, too"}),
         ("debug", "caused by", {"exc_info": error.__cause__}),
     ]
     logged.clear()
