@@ -266,6 +266,8 @@ class RejectedRecords:
         self._letters = letters
         self._counts = counts
         self._lines_of: dict[str, _Lines] = {}
+        self.waiting = 0
+        """Calls of `handle` whose dead letters could not be written so far."""
 
     def check(self, at: TopicPartition, offset: int, error_class: str, reason: str) -> None:
         """Raises RecordRejectedError, and counts the record, if the policy of its class is "fail".
@@ -308,29 +310,34 @@ class RejectedRecords:
 
     async def _write(self, letters: Sequence[DeadLetter], lost: Callable[[], bool]) -> bool:
         assert self._letters is not None  # checked by the settings
-        pause, began = FIRST_PAUSE, now()
-        while not lost():
-            try:
-                await self._letters.write(letters)
-            except KzConsumerError as error:
-                first = letters[0].message
-                log.error(
-                    "dead letter not written, partition waits",
-                    topic=first.topic,
-                    partition=first.partition,
-                    offset=first.offset,
-                    records=len(letters),
-                    seconds=round(now() - began, 1),
-                    reason=str(error),
-                )
-            else:
-                return True
-            for _ in range(math.ceil(pause / LOOK)):
-                if lost():
-                    return False
-                await anyio.sleep(min(pause, LOOK))
-            pause = min(pause * 2, LONGEST_PAUSE)
-        return False
+        pause, began, waits = FIRST_PAUSE, now(), False
+        try:
+            while not lost():
+                try:
+                    await self._letters.write(letters)
+                except KzConsumerError as error:
+                    self.waiting += not waits
+                    waits = True
+                    first = letters[0].message
+                    log.error(
+                        "dead letter not written, partition waits",
+                        topic=first.topic,
+                        partition=first.partition,
+                        offset=first.offset,
+                        records=len(letters),
+                        seconds=round(now() - began, 1),
+                        reason=str(error),
+                    )
+                else:
+                    return True
+                for _ in range(math.ceil(pause / LOOK)):
+                    if lost():
+                        return False
+                    await anyio.sleep(min(pause, LOOK))
+                pause = min(pause * 2, LONGEST_PAUSE)
+            return False
+        finally:
+            self.waiting -= waits
 
     def _label(self, error_class: str) -> str:
         named = self._settings.classes

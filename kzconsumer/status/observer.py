@@ -30,7 +30,14 @@ from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.runner import BatchCounters, BatchStatus, SinkRunner
 from kzconsumer.status.group_watch import GroupWatch
 from kzconsumer.status.health import Health
-from kzconsumer.status.partition_health import INTERVAL, ListedLog, PartitionStatus, Track, behind_sink
+from kzconsumer.status.partition_health import (
+    INTERVAL,
+    ListedLog,
+    PartitionStatus,
+    Track,
+    behind_dead_letters,
+    behind_sink,
+)
 from kzconsumer.status.report import (
     Assigned,
     BlockedClaim,
@@ -169,7 +176,8 @@ class Observer:
         statuses = [
             track.status(at, now(), time.time(), held, after, self._times_of(at, fetched)) for at, track in tracked
         ]
-        return behind_sink(statuses, sink_busy=busy)
+        shown = behind_sink(statuses, sink_busy=busy)
+        return behind_dead_letters(shown) if self._sessions.rejects.waiting else shown
 
     def _times_of(
         self, at: Position, fetched: Mapping[TopicPartition, FetchedTimes]

@@ -243,6 +243,7 @@ Hindrance: TypeAlias = Literal[
     "brokers unreachable",
     "broker error",
     "not permitted",
+    "dead letter not written",
     "sink slow",
     "queue full",
     "collecting",
@@ -288,6 +289,14 @@ _UNANSWERED: dict[Reason, Hindrance] = {
     "not permitted": "not permitted",
 }
 _BEHIND_SINK: tuple[Hindrance, ...] = ("collecting", "queue full")
+
+
+def behind_dead_letters(partitions: list[PartitionStatus]) -> list[PartitionStatus]:
+    """While dead letters of a batch cannot be written, the sink is not why its partitions wait."""
+    return [
+        msgspec.structs.replace(each, hindrance="dead letter not written") if each.hindrance == "sink slow" else each
+        for each in partitions
+    ]
 
 
 def behind_sink(partitions: list[PartitionStatus], *, sink_busy: bool) -> list[PartitionStatus]:

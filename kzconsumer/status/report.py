@@ -215,6 +215,7 @@ _STALLED: dict[Hindrance, FindingId] = {
     "no leader": "no_leader",
     "brokers unreachable": "no_leader",
     "not permitted": "not_permitted",
+    "dead letter not written": "sink_slow",
     "sink slow": "sink_slow",
 }
 

@@ -111,6 +111,19 @@ def test_a_second_signal_ends_a_daemon_at_once(after: float, at_once: bool, zook
         assert {each.get("group") for each in stopping} == {"g"}, "who looks for the lines of a group finds these"
 
 
+def test_partitions_that_wait_for_a_dead_letter_do_not_show_a_slow_sink() -> None:
+    with simulated_daemons(1, Scene()) as daemons:
+        daemons.group.logs.grow("t", 2)
+        daemon = daemons.start(Scene(), 8.0, topics={"t": 1})
+        daemons.world.pass_time(4.0)
+        assert daemon.observer is not None
+        for waiting, shown in ((0, "sink slow"), (1, "dead letter not written")):
+            daemon.observer.sessions.rejects.waiting = waiting
+            assert {each.hindrance for each in daemon.observer.report().partitions} == {shown}
+        daemons.stop(daemon)
+        daemons.world.pass_time(20.0)
+
+
 def test_a_signal_to_a_daemon_that_is_about_to_start_again_ends_it() -> None:
     with simulated_daemons(1, Scene()) as daemons:
         daemons.group.logs.grow("t", 2)

@@ -28,7 +28,10 @@ def test_pauses_double_up_to_half_a_minute() -> None:
     with clock_of(world):
         process = world.process("member")
         waiting = process.create_task(rejects.handle([rejected_record(5)], lambda: world.now - BEGINNING > 100))
-        world.pass_time(120.0)
+        world.pass_time(20.0)
+        assert rejects.waiting == 1
+        world.pass_time(100.0)
+        assert rejects.waiting == 0
         assert waiting.done()
         assert not waiting.result(), "the partition is lost by then"
         world.end(process)
