@@ -65,8 +65,10 @@ class TargetOwner(msgspec.Struct, frozen=True, kw_only=True):
         return f"group {self.group} of cluster {self.cluster or '(unnamed)'}, sink {self.sink}"
 
     def may_have_been(self, former: TargetOwner) -> bool:
-        """Whether only the cluster's name differs, and the former one is an address, which is no identity: brokers
-        before Kafka 0.10.1 give a cluster no id."""
+        """Whether `former` may be the same owner: only the cluster differs, and the former one is an address.
+
+        Brokers before Kafka 0.10.1 give a cluster no id, so its address stands for it.
+        """
         return ":" in former.cluster != self.cluster and msgspec.structs.replace(former, cluster=self.cluster) == self
 
 

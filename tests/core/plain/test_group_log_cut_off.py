@@ -59,7 +59,10 @@ def test_records_of_the_former_log_that_are_fetched_are_handed_out_and_those_of_
 
 @pytest.mark.parametrize("unlisted", [0.0, 25.0])
 def test_an_election_that_the_same_broker_wins(unlisted: float) -> None:
-    """Its connection holds: only the epoch in the next fetch tells. It may not know for long how far its log is."""
+    """The connection stays open, so the member learns of the cut only from the epoch in its next fetch.
+
+    The broker may need long until it can say where its log ends.
+    """
     with simulated_group(1) as group:
         group.logs.grow("t", 1)
         group.join("a", {"t": 1}, 0.0, in_batches=False)

@@ -167,7 +167,7 @@ def test_a_target_is_not_inside_another_one_whose_readers_would_see_its_files(tm
 def test_a_relative_path_below_a_directory_that_may_not_be_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process keeps the directory in which it was started, whoever may reach that by its path."""
+    """A process keeps the directory in which it was started, even if it may not search the directories above."""
     home, user = tmp_path / "closed" / "home", os.geteuid()
     home.mkdir(parents=True)
     home.chmod(0o777)
