@@ -112,14 +112,24 @@ class AppendedFile:
             self.abandon()
             raise
 
+    @property
+    def in_place(self) -> bool:
+        """Whether its name is still that of the file: somebody may have deleted or moved it."""
+        with suppress(OSError):
+            return os.path.samestat(self._path.stat(), os.fstat(self._file.fileno()))
+        return False
+
     def append(self, data: bytes) -> None:
-        """Write all of it and wait until it is on disk."""
+        """Write all of it and wait until it is on disk. Raises FileNotFoundError if the file is not in place then."""
         left = memoryview(data)
         while left:
             written = self._file.write(left) or 0
             self.size += written
             left = left[written:]
         os.fsync(self._file.fileno())
+        # An open file can be written after it was deleted, and nobody will read that.
+        if not self.in_place:
+            raise FileNotFoundError(f"{self._path.name} was deleted or moved while it was written")
         self._has_a_piece = True
 
     def abandon(self) -> None:

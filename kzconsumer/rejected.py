@@ -38,8 +38,9 @@ from kzconsumer.threads import in_thread
 class LetterFiles:
     """Dead letters as lines of JSON in a directory: `[rejected] directory`, which members may share.
 
-    Each writes files of its own: a new one is begun with the first letter, and whenever one has reached `file_bytes`. A
-    file whose last line has no end was being written by a process that died; that record is redelivered.
+    Each writes files of its own: a new one is begun with the first letter, whenever one has reached `file_bytes`, and
+    after somebody has deleted or moved the last one. A file whose last line has no end was being written by a process
+    that died; that record is redelivered.
     """
 
     def __init__(self, directory: Path, file_bytes: int) -> None:
@@ -58,7 +59,7 @@ class LetterFiles:
 
     def _write(self, letters: Sequence[DeadLetter]) -> None:
         lines = b"".join(letter.line(time.time_ns() // 1_000_000) for letter in letters)
-        if self._file is not None and self._file.size >= self._file_bytes:
+        if self._file is not None and (self._file.size >= self._file_bytes or not self._file.in_place):
             self.close()
         try:
             if self._file is None:

@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -87,6 +88,43 @@ async def test_a_failed_write_is_reported_and_retried(tmp_path: Path, monkeypatc
     await box.write(letters(2))
     box.close()
     assert offsets(in_the_way) == [[1, 2], [2]], "a file that has failed is left alone"
+
+
+async def test_letters_are_not_written_to_files_that_were_deleted_or_moved(tmp_path: Path) -> None:
+    """As by a job that deletes old files, or one that moves them away to read them."""
+    directory, moved = tmp_path / "letters", tmp_path / "moved"
+    box = LetterFiles(directory, 1 << 20)
+    await box.write(letters(1))
+    (file,) = directory.iterdir()
+    file.unlink()
+    await box.write(letters(2))
+    (file,) = directory.iterdir()
+    file.rename(moved)
+    await box.write(letters(3))
+    await box.write(letters(4))
+    box.close()
+    assert offsets(directory) == [[3, 4]]
+    assert msgspec.json.decode(moved.read_bytes())["offset"] == 2
+
+
+async def test_a_letter_is_not_written_if_its_file_is_deleted_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.fsync
+
+    def deleting(descriptor: int) -> None:
+        real(descriptor)
+        for file in tmp_path.iterdir():
+            file.unlink()
+
+    with closing(LetterFiles(tmp_path, 1 << 20)) as box:
+        await box.write(letters(1))
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", deleting)
+            with pytest.raises(DeadLetterError, match="was deleted or moved while it was written"):
+                await box.write(letters(2))
+        await box.write(letters(2))
+    assert offsets(tmp_path) == [[2]]
 
 
 async def test_attempts_do_not_fill_the_space_that_an_operator_frees(tmp_path: Path) -> None:
