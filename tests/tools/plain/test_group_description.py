@@ -12,7 +12,7 @@ from kzconsumer.lag.partition import Reason
 from kzconsumer.registry.claim_record import ClaimRecord, encode_claim_record
 from kzconsumer.registry.group_records import encode_registration
 from kzconsumer.zookeeper.operations import Node, Stat
-from kzconsumer_tools.groups.advice import examined
+from kzconsumer_tools.groups.advice import Symptom, examined
 from kzconsumer_tools.groups.diagnosis import examine, not_asked, verify
 from kzconsumer_tools.groups.group_description import GroupDescription, IdleStream, describe
 from kzconsumer_tools.groups.group_lag import GroupSummary, worst_first
@@ -249,7 +249,7 @@ def test_the_table_of_a_group_in_trouble() -> None:
 
 
 def test_many_nodes_of_one_kind_are_counted() -> None:
-    owners = {f"orders/{number}": node("g_a-0") for number in range(100)}
+    owners = {f"orders/{number}": node(f"g_a-{number}") for number in range(100)}
     shown = describe_table(described(group({"g_a": ours(orders=1)}, owners))).splitlines()
     at = shown.index("Owner nodes that no session holds: `groups clean` removes them (100):")
     assert shown[at + 11 :] == [
@@ -344,3 +344,25 @@ Owners that are not registered: they disappear when their session expires (1):
     a member that is not registered: its session has to expire (it names
     'gone-1')
 Not healthy: 6 findings."""
+
+
+def test_findings_with_the_same_sentence_share_it() -> None:
+    """Also a topic whose name is a number has a line of its own."""
+    stalled = [Symptom("stalled", f"/consumers/g/offsets/orders/{n}", "records wait") for n in (0, 1, 2, 7, 10)]
+    other = [Symptom("stalled", "/consumers/g/offsets/orders/3", "records wait, too")]
+    missing = [Symptom("topic_missing", f"/brokers/topics/{name}", "none") for name in ("007", "2023", "2024")]
+    lines = symptoms_table(examined("g", [*missing, *stalled[:2], *other, *stalled[2:]]), "").splitlines()
+    assert lines[1:-1] == [
+        "  /brokers/topics/007",
+        "  /brokers/topics/2023",
+        "  /brokers/topics/2024",
+        "    none",
+        "Partitions that stand still: only the owner knows why (its status page, `top`)",
+        "  (6):",
+        "  /consumers/g/offsets/orders/0-2, 7, 10",
+        "    records wait",
+        "  /consumers/g/offsets/orders/3",
+        "    records wait, too",
+    ]
+    many = [Symptom("stalled", f"/consumers/g/offsets/orders/{n}", f"for {n // 2} s") for n in range(48)]
+    assert "  … and 8 more, all of them with -o json" in symptoms_table(examined("g", many), "")

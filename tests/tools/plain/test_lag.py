@@ -253,11 +253,11 @@ def test_offsets_that_cannot_be_read_look_different_from_none() -> None:
         "        1       9          7        9      -  -     orders",
         "        3       -          -        -      -  -     orders  not permitted",
     ]
-    assert [(each.stored, each.why) for each in group_offsets(nodes).partitions] == [
-        (None, "offset unreadable"),
-        (7, None),
-        (5, None),
-        (None, "never committed"),
+    assert [(each.stored, each.why, each.brokers, each.why_brokers) for each in group_offsets(nodes).partitions] == [
+        (None, "offset unreadable", None, None),
+        (7, None, None, None),
+        (5, None, None, None),
+        (None, "never committed", None, None),
     ]
     known = counting(nodes, "both", brokers)
     assert whole(known, {}).unknown["not permitted"] == 2

@@ -251,6 +251,28 @@ def test_the_sum_over_daemons_says_what_is_unknown() -> None:
     assert "lag 2,408 " in drawn([feed(), feed()])[0]
 
 
+def test_unknown_figures_fit_into_a_line_and_long_ones_are_broken_between_two() -> None:
+    unknown: dict[str, object] = {
+        "total": {"at_least": 1204, "unknown": {"no leader": 2, "never committed": 1}},
+        "rate": None,
+    }
+    unknown["lag_text"] = "at least 1,204 (3 unknown: 2 no leader, 1 never committed)"
+    unknown["lag_seconds_text"] = "at least 1 min 15 s"
+    lines = drawn([feed(**unknown)])
+    assert lines[3] == "  3 partitions  2 members  lag >= 1,204  behind by >= 1 min 15 s  -  stalled 1"
+    assert len(lines[3]) <= COLUMNS
+    assert "lag unknown " in drawn([feed(**unknown | {"total": {"at_least": 0, "unknown": {"no leader": 3}}})])[3]
+    long = feed(owned=12_345, members=1_234, lag_text="123,456,789", rate=123_456.0)
+    lines = drawn([long])
+    assert lines[3:5] == [
+        "  12,345 partitions  1,234 members  lag 123,456,789  behind by 1 min 15 s",
+        "  123,456/s  stalled 1",
+    ]
+    long.documents["partitions"]["owned"] = [partition("a", n) for n in range(90)]
+    long.documents["status"]["findings"] = [{"text": "commits fail"}]
+    assert len(drawn([long])) == LINES - 1
+
+
 def test_what_does_not_fit_is_counted_and_names_use_the_width() -> None:
     found = feed()
     found.documents["partitions"]["owned"] = [partition("a" * 100, n) for n in range(90)]

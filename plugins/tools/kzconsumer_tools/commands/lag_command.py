@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 
 _CLEAR = "\x1b[H\x1b[2J"
+#: Seconds between two outputs of `--watch`.
+_PAUSE = 5.0
 
 
 def add_lag(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -68,7 +70,7 @@ def add_lag(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     add_group(lag)
     add_topics(lag)
     lag.add_argument("--watch", action="store_true", help="repeat until interrupted")
-    lag.add_argument("--interval", metavar="SECONDS", type=seconds, default=5.0, help="of --watch; default: 5")
+    lag.add_argument("--interval", metavar="SECONDS", type=seconds, help=f"of --watch; default: {_PAUSE:g}")
     lag.add_argument("--all", action="store_true", dest="every", help="all groups, the one furthest behind first")
     lag.add_argument("--without-members", action="store_true", help="of --all: only groups that nobody reads")
     add_group_names(lag)
@@ -81,6 +83,8 @@ def run_lag(arguments: argparse.Namespace) -> int:
     at = cluster_option(arguments)
     if arguments.every:
         return _show_all(arguments, at)
+    if arguments.interval is not None and not arguments.watch:
+        arguments.misused("--interval is of --watch; give it too")
     if arguments.include or arguments.exclude or arguments.without_members:
         arguments.misused("--include, --exclude and --without-members choose groups of --all; give it too")
     what = None if arguments.watch else "reading the lag"
@@ -92,8 +96,10 @@ def _show_all(arguments: argparse.Namespace, at: ClusterOption) -> int:
     from kzconsumer_tools.commands.groups_commands import overview
     from kzconsumer_tools.groups.group_lag import worst_first
 
-    if arguments.group is not None or arguments.topic or arguments.watch:
-        arguments.misused("--all is about all groups, once: give it without GROUP, --topic and --watch")
+    of_one = (arguments.group, arguments.topic, arguments.watch or None, arguments.interval, arguments.storage)
+    if any(each is not None for each in of_one):
+        options = "GROUP, --topic, --watch, --interval and --storage"
+        arguments.misused(f"--all is about all groups, once, by their offsets in ZooKeeper: give it without {options}")
     found = worst_first(overview(at, wanted_groups(arguments)))
     if arguments.without_members:
         found = [each for each in found if not each.members]
@@ -115,7 +121,7 @@ async def _show(arguments: argparse.Namespace, at: ClusterOption, group: str, sc
         put((_CLEAR if terminal else "") + text)
         if not arguments.watch:
             return EXIT_OF[found.health]
-        await anyio.sleep(arguments.interval)
+        await anyio.sleep(arguments.interval or _PAUSE)
 
 
 async def read_lag(at: ClusterOption, group: str, scope: Scope | None) -> GroupLag:

@@ -86,6 +86,7 @@ def require_present_topics(
 class StoredOffset(msgspec.Struct, frozen=True):
     """`stored` is where a member starts: the offset in `zookeeper` or `brokers`, by the group's storage. Each is None
     if there is none, or none that is known or counts; `why`, `why_zookeeper` and `why_brokers` are the reasons.
+    With the storage "zookeeper" brokers are not asked: both fields of theirs are None.
     `written`: time of the node's last change, ISO 8601 in UTC, None without a node. `epoch` (None without a claim
     record) counts resets; `plan` is a range in flight to a replayable sink, as [first, until]."""
 
@@ -211,7 +212,7 @@ def _stored(
     position = position_of(known, partition)
     zookeeper = offset_in(node.data) if node is not None else None
     unreadable: Reason = "offset unreadable" if partition in known.unreadable_offsets else "never committed"
-    without: Reason = "not read yet" if storage == "zookeeper" else "never committed"
+    without: Reason | None = "never committed" if storage != "zookeeper" else None
     return StoredOffset(
         topic=partition.topic,
         partition=partition.partition,

@@ -9,6 +9,7 @@ from textwrap import wrap
 from kzconsumer.display import count, moment, plural, span
 from kzconsumer.lag.partition import Reason
 from kzconsumer.lag.totals import age_text, lag_text, reasons
+from kzconsumer.registry.paths import BROKER_TOPICS, is_number
 from kzconsumer_tools.groups.advice import ADVICE, Examined, Problem
 from kzconsumer_tools.groups.diagnosis import RepairResult, Verified
 from kzconsumer_tools.groups.group_description import (
@@ -43,15 +44,33 @@ def verified_table(group: Verified) -> str:
 
 
 def problems(found: Sequence[Problem], most: int) -> Iterator[str]:
-    """By kind, with the node of each and what is wrong with it."""
+    """By kind, with what is wrong and the nodes of which that is true: `.../offsets/orders/0-3, 7` is five nodes."""
     for kind, same in groupby(found, key=lambda each: each.id):
         of_kind = list(same)
         yield from wrap(f"{ADVICE[kind].title} ({len(of_kind)}):", WIDTH, subsequent_indent="  ")
-        for each in of_kind[:most]:
-            yield f"  {each.path}"
-            yield from wrap(each.text, WIDTH, initial_indent="    ", subsequent_indent="    ")
-        if (more := len(of_kind) - most) > 0:
+        together: dict[str, list[str]] = {}
+        for each in of_kind:
+            together.setdefault(each.text, []).append(each.path)
+        for text, nodes in list(together.items())[:most]:
+            yield from (f"  {line}" for line in _nodes_together(nodes))
+            yield from wrap(text, WIDTH, initial_indent="    ", subsequent_indent="    ")
+        if more := sum(len(nodes) for nodes in list(together.values())[most:]):
             yield f"  … and {more} more, all of them with -o json"
+
+
+def _nodes_together(nodes: Sequence[str]) -> Iterator[str]:
+    """Partitions share the line of their topic; a topic whose name is a number does not."""
+    numbered: dict[str, list[int]] = {}
+    for node in nodes:
+        parent, _, name = node.rpartition("/")
+        if is_number(name) and parent != BROKER_TOPICS:
+            numbered.setdefault(parent, []).append(int(name))
+        else:
+            yield node
+    for parent, numbers in numbered.items():
+        first, *more = wrap(runs(sorted(numbers)), WIDTH)
+        yield f"{parent}/{first}"
+        yield from (f"  {line}" for line in more)
 
 
 def unexamined(not_asked: Sequence[str]) -> Iterator[str]:

@@ -166,27 +166,36 @@ def _daemon(each: DaemonFeed, rows: int, width: int, view: View | None) -> list[
     if not now:
         return lines
     old = "dim" if each.lost is not None else ""
-    lines.append(
-        _line(
-            f"  {plural(now['owned'], 'partition')}",
-            plural(now["members"], "member"),
-            f"lag {now['lag_text']}",
-            f"behind by {now['lag_seconds_text']}",
-            rate(now["rate"]),
-            f"stalled {count(now['stalled'])}",
-            style=old,
-            wraps=True,
-        )
-    )
+    figures = _figures(now, width)
+    lines += [_line(line, style=old) for line in figures]
     group = bool(each.documents.get("group", {}).get("partitions"))
     partitions = view.chosen(_shown(each)) if view is not None else _shown(each)
     first = view.first if view is not None else 0
-    rows = max(0, rows - max(0, len(reasons) - 1))
+    rows = max(0, rows - max(0, len(reasons) - 1) - (len(figures) - 1))
     if rows and partitions:
         partitions = sorted(partitions, key=_rank if group else _progress)[first:]
         lines.append((_group if group else _partitions)(partitions[:rows], old, width))
         if (more := len(partitions) - rows) > 0:
             lines.append(_line(f"  and {plural(more, 'partition')} more, none of them worse", style="dim"))
+    return lines
+
+
+def _figures(now: Mapping[str, Any], width: int) -> list[str]:
+    """In one line if they fit, and broken between two figures if not. The lines above say why a figure is unknown."""
+    least = now["total"]["at_least"]
+    lag = now["lag_text"] if not now["total"]["unknown"] else f">= {count(least)}" if least else "unknown"
+    lines = [f"  {plural(now['owned'], 'partition')}"]
+    for each in (
+        plural(now["members"], "member"),
+        f"lag {lag}",
+        f"behind by {now['lag_seconds_text'].replace('at least', '>=')}",
+        rate(now["rate"]),
+        f"stalled {count(now['stalled'])}",
+    ):
+        if len(lines[-1]) + len(each) + 2 <= width:
+            lines[-1] += f"  {each}"
+        else:
+            lines.append(f"  {each}")
     return lines
 
 
@@ -261,5 +270,5 @@ def _rank(p: Mapping[str, Any]) -> tuple[object, ...]:
     return p["owner"] is not None, p["lag"] is not None, -(p["lag"] or 0), p["topic"], p["partition"]
 
 
-def _line(*parts: str, style: str = "", wraps: bool = False) -> Text:
-    return Text("  ".join(parts), style, no_wrap=not wraps, overflow="fold" if wraps else "ellipsis")
+def _line(*parts: str, style: str = "") -> Text:
+    return Text("  ".join(parts), style, no_wrap=True, overflow="ellipsis")
