@@ -163,6 +163,10 @@ class _SilentError(ConnectionLostError):
     """No answer in the time that the question was given."""
 
 
+class _OtherAnswerError(ConnectionLostError):
+    """A broker has answered, and not what it was asked."""
+
+
 class _AskOnce(Protocol[A]):
     """`LogOffsets.once` or `epoch_ends`."""
 
@@ -245,7 +249,7 @@ class LogOffsets:
                     break
                 if len(found) < len(partitions):
                     await anyio.sleep(PAUSE)
-        if type(reason) in (ConnectionLostError, LeaderlessError, _SilentError):
+        if type(reason) in (ConnectionLostError, LeaderlessError, _SilentError, _OtherAnswerError):
             names = [str(partition) for partition in partitions if partition not in found]
             raise ConnectionLostError(f"no leader of {some(names, _NAMES_SHOWN)} has answered: {reason}")
         raise reason
@@ -304,14 +308,14 @@ class LogOffsets:
                 found.update(dict.fromkeys(asked, error))
                 return
             except ProtocolError as error:
-                found.update(dict.fromkeys(asked, ConnectionLostError(str(error))))
+                found.update(dict.fromkeys(asked, _OtherAnswerError(str(error))))
                 return
             except UnsupportedVersionError as error:
                 unsupported.append(error)
                 return
             for partition in asked:
                 if (answer := answers.get(partition)) is None:
-                    found[partition] = ConnectionLostError(f"{leader} left {partition} out of its answer")
+                    found[partition] = _left_out(leader, partition)
                 else:
                     found[partition] = broker_error(answer.error, f"{leader}: {partition}") if answer.error else answer
 
@@ -351,6 +355,10 @@ class LogOffsets:
         return {**found, **lower}
 
 
+def _left_out(broker: Broker, partition: TopicPartition) -> _OtherAnswerError:
+    return _OtherAnswerError(f"{broker} left {partition} out of its answer")
+
+
 async def local_start(
     connection: BrokerConnection, partition: TopicPartition, isolation: int, timeout: float
 ) -> int | None:
@@ -363,7 +371,7 @@ async def local_start(
     request = ListOffsetsRequest({partition: EARLIEST_LOCAL}, isolation)
     answer = (await connection.call(request, timeout=timeout)).get(partition)
     if answer is None:
-        raise ConnectionLostError(f"{connection.broker}: no answer")
+        raise _left_out(connection.broker, partition)
     if answer.error:
         raise broker_error(answer.error, str(partition))
     return answer.offset
@@ -380,6 +388,6 @@ def why_unknown(error: KzConsumerError, since: float | None = None) -> Why:
         isinstance(error, BrokerError) and error.name.endswith("AUTHORIZATION_FAILED")
     ):
         reason = "not permitted"
-    elif isinstance(error, BrokerError):
+    elif isinstance(error, BrokerError | ProtocolError | UnsupportedVersionError | _OtherAnswerError):
         reason = "broker error"
     return Why(reason, since, str(error))

@@ -51,6 +51,7 @@ class LeaderFinder:
                 continue
             self._leaderless = {p: state for p, state in self._leaderless.items() if state.open}
             self._leaderless_since = {p: since for p, since in self._leaderless_since.items() if p in self._leaderless}
+            self._logged.intersection_update(self._leaderless)
             if not self._leaderless:
                 self._leaders.forget_outage()
             self._wanted = anyio.Event()

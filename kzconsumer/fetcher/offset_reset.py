@@ -376,7 +376,7 @@ def count_refusal(state: FetchState, broker: int, reason: str) -> None:
 
 def _refused(state: FetchState, answer: ListedOffset | EpochEnd | None) -> FetchState:
     """The broker does not say where the partition's log ends."""
-    reason = "no answer" if answer is None else error_code(answer.error).name if answer.error else "no offset"
+    reason = "left out" if answer is None else error_code(answer.error).name if answer.error else "no offset"
     count_refusal(state, state.broker, reason)
     return state
 

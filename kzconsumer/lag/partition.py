@@ -25,7 +25,7 @@ Reason: TypeAlias = Literal[
     "reading too old",  # there was an answer, and none since
     "no leader",  # the partition has none
     "brokers unreachable",  # no broker answers
-    "broker error",  # the broker that should know answers, with an error
+    "broker error",  # the broker that should know answers, with an error or with something else
     "not permitted",  # an ACL forbids it
     "topic gone",  # the cluster has no such topic or partition: not behind, and not part of a sum
     "never committed",  # there is no stored offset

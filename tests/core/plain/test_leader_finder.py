@@ -67,8 +67,16 @@ async def test_a_missing_leader_is_logged_after_a_while_and_once(time: list[floa
     assert logs[0]["event"] == "partition has no leader"
 
 
+async def released(finder: LeaderFinder, state: FetchState) -> None:
+    state.progress.close()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(finder.run)
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+
+
 async def test_a_partition_that_comes_back_has_its_while_again(time: list[float]) -> None:
-    """Its claim was closed in between: how long it had no leader before says nothing."""
+    """Its claim was closed in between: how long it had no leader before says nothing, and what was logged neither."""
     finder = LeaderFinder(cast(Leaders, Nobody()), lambda *found: None)
     with capture_logs() as logs:
         for seconds in (0.0, PATIENCE + 1):
@@ -76,9 +84,12 @@ async def test_a_partition_that_comes_back_has_its_while_again(time: list[float]
             state = leaderless()
             finder.add([state])
             await finder.look({state.topic_partition: state})
-            state.progress.close()
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(finder.run)
-                await anyio.wait_all_tasks_blocked()
-                tasks.cancel_scope.cancel()
-    assert logs == []
+            await released(finder, state)
+        assert logs == []
+        for start in (200.0, 300.0):
+            state = leaderless()
+            for time[0] in (start, start + PATIENCE):
+                finder.add([state])
+                await finder.look({state.topic_partition: state})
+            await released(finder, state)
+    assert [line["event"] for line in logs] == ["partition has no leader"] * 2

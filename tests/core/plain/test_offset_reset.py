@@ -279,7 +279,7 @@ class Vague(Ends):
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (None, "no answer"),
+        (None, "left out"),
         (ListedOffset(0, -1, -1), "no offset"),
         (ListedOffset(NOT_LEADER_OR_FOLLOWER, -1, -1), "NOT_LEADER_OR_FOLLOWER"),
     ],
