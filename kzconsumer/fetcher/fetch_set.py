@@ -38,6 +38,7 @@ class FetchSet:
         self._stale = False
         self._most = 0
         self._unresolved: dict[FetchState, None] = {}
+        self._came_later: set[FetchState] = set()  # since the last request, whose answer is not theirs
         self._listening: dict[FetchState, None] = {}  # those that learn something if an answer has nothing of them
 
     def __contains__(self, state: FetchState) -> bool:
@@ -75,6 +76,7 @@ class FetchSet:
             # would not be noticed.
             self.session.renew()
         self._states[state.topic_partition] = state
+        self._came_later.add(state)
         if state.reset_due:
             self._unresolved[state] = None
         self._by_queue.setdefault(state.queue, {})[state] = None
@@ -187,6 +189,7 @@ class FetchSet:
 
     def request(self, *, opens: bool) -> SessionRequest:
         """As `FetchSession.request`."""
+        self._came_later.clear()
         return self.session.request(self._states, opens=opens)
 
     def answered(self, response: FetchResponse, time: float) -> tuple[list[FetchedPartition], Answers | None] | None:
@@ -214,4 +217,9 @@ class FetchSet:
                     for state in silent
                     if state.high_watermark is not None
                 ]
+        # What was asked for a former state is not this one's, though it begins where that one went on: the log may not
+        # have been compared with its position yet. A comparison that meets a position which has moved on meanwhile
+        # takes the log for one that was cut off.
+        if self._came_later:
+            parts = [part for part in parts if self._states.get(part.topic_partition) not in self._came_later]
         return parts, self._answers if goes_on or has_all else None

@@ -102,8 +102,10 @@ class SilentPartitions:
             size = sum([len(part.records) for part in parts])
             throttled = handler.count(response, size, sent, time, asked, muted=mutes(connection))
             handler.require(response)
-            if not state.empty.behind or state.empty.since != since:
-                return  # it was sent back meanwhile: the other task may have asked as well
+            if state not in handler.states or not state.empty.behind or state.empty.since != since:
+                # It was lost or sent back meanwhile: a new claim's log may not be compared yet (`FetchSet.answered`),
+                # and the other task may have asked as well.
+                return
             if throttled and not parts:
                 state.empty.interrupt()
             arrived = handler.take(asked, parts, throttled, time, small=True)

@@ -324,25 +324,33 @@ def test_without_a_session_an_answer_about_all_is_a_reading_of_all() -> None:
     assert readings(0, everything) == [5.0]
 
 
+KINDS = ("add", "add", "remove", "remove a former", "close", "fill", "look", "answer")
 STEPS = st.lists(
-    st.tuples(st.sampled_from(("add", "add", "remove", "remove a former", "close", "fill", "look")), st.integers(0, 2)),
+    st.tuples(st.sampled_from(KINDS), st.integers(0, 2)),
+    min_size=10,
     max_size=25,
 )
 
 
 @given(STEPS)
 def test_a_set_asks_for_its_present_states_and_keeps_nothing_of_others(steps: list[tuple[str, int]]) -> None:
-    """A seek or a replay puts another state in the place of one. The position of partition 2 is to be found first."""
+    """A seek, a replay or a claim puts another state in the place of one. The position of partition 2 is to be found
+    first. An answer is that of the states for which it was asked: another one's log may not have been compared yet.
+    """
     woken = list[None]()
     partitions = FetchSet(1, lambda: woken.append(None))
     queues = [ChunkQueue(100), ChunkQueue(100)]
     present = dict[TopicPartition, FetchState]()
     former = list[FetchState]()
     full = [False, False]
+    asked = dict[TopicPartition, FetchState]()
 
     def look() -> set[TopicPartition]:
         partitions.look(0.0, lambda state, position: FetchPosition(position, 1), 1, (), ())
-        return set(partitions.request(opens=False).partitions)
+        places = set(partitions.request(opens=False).partitions)
+        asked.clear()
+        asked.update({place: present[place] for place in places})
+        return places
 
     for what, number in steps:
         place = TopicPartition(TOPIC, number)
@@ -363,6 +371,12 @@ def test_a_set_asks_for_its_present_states_and_keeps_nothing_of_others(steps: li
             partitions.touch((present[place],))
             look()
             former.append(present.pop(place))
+        elif what == "answer" and asked:
+            found = partitions.answered(FetchResponse(0, 0, [part(place) for place in asked]), 0.0)
+            assert found is not None
+            theirs = {place for place, state in asked.items() if present.get(place) in (state, None)}
+            assert {each.topic_partition for each in found[0]} == theirs
+            asked.clear()
         elif what == "fill":
             queue, full[number % 2] = queues[number % 2], not full[number % 2]
             queue.reserve(100, 1) if full[number % 2] else queue.give_back(100, 1)

@@ -12,7 +12,7 @@ from kzconsumer.model import TopicPartition
 from tests.support.simulated import product
 from tests.support.simulated.broker_machine import TIGHT
 from tests.support.simulated.group import SimulatedGroup, simulated_group
-from tests.support.simulated.kafka_frames import FETCH, Fetch
+from tests.support.simulated.kafka_frames import FETCH, OFFSET_FOR_LEADER_EPOCH, Fetch
 from tests.support.simulated.member import Member
 
 EVENT = "no records though the log goes on"
@@ -222,6 +222,32 @@ def test_a_partition_stays_with_its_fetcher_while_what_came_alone_is_decoded(mon
         group.pause(member, THIRD)
         assert group.world.pass_time(30, lambda: consumed(member)[FIRST] == group.logs.end(FIRST))
         group.come_to_rest(60, 3)
+
+
+def test_what_comes_alone_for_a_claim_that_was_lost_is_not_the_next_ones() -> None:
+    """That one begins at the same offset, and its log is being compared: it would seem to have been cut off."""
+    with simulated_group(1) as group:
+        group.logs.grow("t", 1)
+        member = group.join("a", {"t": 1}, 0.0, in_batches=True)
+        group.world.pass_time(5)
+        group.logs.stop()
+        group.pause(member, FIRST)
+        group.world.pass_time(5)
+        group.logs.burst(40)
+        group.broker_faults.move_to_remote(FIRST, 2.5)
+        alone: list[Fetch] = []
+        group.brokers[0].answered.append(lambda peer, fetch, parts: alone.append(fetch) if fetch.epoch < 0 else None)
+        group.resume(member)
+        assert group.world.pass_time(20, lambda: len(alone) == 1, every=0.1)  # the next one waits for the read
+        group.world.pass_time(0.5)
+        group.broker_faults.slow_down(0, OFFSET_FOR_LEADER_EPOCH, 3.0, 10.0)
+        group.delete_owner(FIRST)
+        group.world.pass_time(0.5)
+        group.logs.grow_log(FIRST, 20)
+        group.come_to_rest(60, 3)
+        assert len(alone) > 1
+        assert not [each for each in group.events if each["event"] == "log truncated below the consumed offset"]
+        assert consumed(member)[FIRST] == group.logs.end(FIRST)
 
 
 def finished(member: Member) -> bool:
