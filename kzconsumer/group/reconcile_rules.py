@@ -115,7 +115,7 @@ class OriginalMemberNudges:
         self._consumer = consumer
         self._since: dict[tuple[TopicPartition, str], float] = {}
         self._last: float | None = None
-        self._in_a_row = 0
+        self._pause = 0.0  # after the last one, as long as any of theirs has no owner
         self._number = 0
 
     def look(
@@ -137,17 +137,16 @@ class OriginalMemberNudges:
         }
         self._since = {key: self._since.get(key, now) for key in stuck}
         if not stuck:
-            self._in_a_row = 0
+            self._pause = 0.0
             return None
         overdue = {partition: member for (partition, member), since in self._since.items() if now - since >= PATIENCE}
         first = min((name for name, member in members.items() if member.ours), default=None)
         if not overdue or self._consumer != first:
             return None
-        pause = min(FIRST_PAUSE * 2 ** max(self._in_a_row - 1, 0), LONGEST_PAUSE)
-        if self._last is not None and now - self._last < pause:
+        if self._last is not None and now - self._last < max(self._pause, FIRST_PAUSE):
             return None
         self._last = now
-        self._in_a_row += 1
+        self._pause = min(max(self._pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
         self._number += 1
         return Nudge(self._number, overdue)
 

@@ -87,6 +87,7 @@ def test_pauses_double_up_to_ten_minutes_and_are_reset_after_success() -> None:
     assert nudges.look(4000.0, MEMBERS, ASSIGNMENT, AT) is None
     again = look_until(nudges, 5000.0, AT[:3], start=4600.0)
     assert again[:2] == [4600.0 + PATIENCE, 4600.0 + PATIENCE + 30.0]
+    assert all(nudges.look(5000.0 + 600.0 * ten_minutes, MEMBERS, ASSIGNMENT, AT[:3]) for ten_minutes in range(1, 1100))
 
 
 def test_never_twice_within_the_pause_even_after_success() -> None:
