@@ -176,7 +176,7 @@ def ours(
     """
     folder.mkdir()
     config, log, out = folder / "group.toml", folder / "log", folder / "out"
-    spark = f'destination = "parquet"\nscratch = "{folder}"\nstart_timeout = "300s"\n' if plugin == "spark" else ""
+    spark = 'destination = "parquet"\nstart_timeout = "300s"\n' if plugin == "spark" else ""
     config.write_text(
         f'[zookeeper]\nconnect = "{zookeeper}"\n[group]\nid = "{topic}"\n'
         f'[subscription]\ntopics = {{ "{topic}" = 1 }}\n'

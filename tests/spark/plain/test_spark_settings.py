@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import zoneinfo
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 import pytest
@@ -59,6 +61,39 @@ def test_the_whole_heap_is_used_from_the_start_unless_it_is_larger_or_other_opti
     assert not [each for each in options({"spark.driver.memory": "8g"}) if each.startswith("-Xms")]
     given = options({"spark.driver.extraJavaOptions": "-Xms64m"})
     assert [each for each in given if each.startswith("-Xms")] == ["-Xms1g", "-Xms64m"], "Java takes the last"
+
+
+@pytest.mark.parametrize(
+    ("name", "master", "used"),
+    [
+        ("m" * 44, "local[2]", True),
+        ("m" * 45, "local[2]", False),  # Spark would refuse it
+        ("ü" * 23, "local[2]", False),
+        ("m", "spark://h:7077", False),  # the directory would have to be on each machine
+        ("none", "local[2]", False),  # where no socket can be
+    ],
+)
+def test_rows_go_through_sockets_in_the_members_directory_if_its_path_is_short(
+    name: str, master: str, used: bool
+) -> None:
+    with TemporaryDirectory(dir="/tmp", prefix="kz") as above:
+        assert len(above) == 15
+        place = f"{above}/{name}"
+        if name != "none":
+            Path(place).mkdir(parents=True)
+        made = settings(msgspec.structs.replace(start(FILES, {}, master), scratch=f"{place}/worker-1"))
+    assert made.get("spark.python.unix.domain.socket.dir") == (place if used else None)
+    assert made.get("spark.python.unix.domain.socket.enabled") == ("true" if used else None)
+
+
+def test_the_members_usual_directory_is_short_enough_for_sockets() -> None:
+    """Also for the users that containers and systemd invent."""
+    scratch = make_scratch(read_options(PARQUET))
+    try:
+        usual = f"/tmp/{scratch.path.parent.name}-65534/{scratch.path.name}"
+        assert len(usual.replace(f"-{os.getuid()}-", "-")) <= 60
+    finally:
+        scratch.remove()
 
 
 @pytest.mark.parametrize(

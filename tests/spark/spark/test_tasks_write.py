@@ -121,6 +121,13 @@ def test_java_reads_what_tasks_have_fetched_without_checks_of_its_own(spark: Spa
     assert not java.org.apache.arrow.vector.NullCheckingForGet.NULL_CHECKING_ENABLED
 
 
+def test_rows_reach_python_through_unix_domain_sockets(spark: SparkSession) -> None:
+    assert spark.range(1).mapInArrow(lambda batches: batches, "id long").count() == 1
+    place = Path(str(spark.conf.get("spark.python.unix.domain.socket.dir")))
+    bound = {Path(line.split()[-1]).parent for line in Path("/proc/net/unix").read_text().splitlines()}
+    assert place in bound
+
+
 def test_java_looks_for_classes_first_where_most_of_them_are(spark: SparkSession) -> None:
     java = spark.sparkContext._jvm
     assert java is not None

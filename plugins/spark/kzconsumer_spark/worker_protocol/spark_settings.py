@@ -11,6 +11,7 @@ import socket
 import zoneinfo
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final, Literal, TypeAlias
 
 from kzconsumer_spark.worker_protocol.messages import StartWorker, ToDelta, ToFiles, ToFunction, ToIceberg, ToJdbc
@@ -112,6 +113,9 @@ _DEFAULTS: Final = {
 _LOCAL_FILES: Final = {"spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem"}
 # A local Spark must not be reachable from outside; the executors of a cluster must reach their driver.
 _LOCAL_DEFAULTS: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_UNIX_SOCKETS: Final = "spark.python.unix.domain.socket"
+# In bytes, Spark's limit for their directory: a socket's path has at most 107 in Linux, 103 in macOS.
+_LONGEST_PLACE: Final = 60
 _ONE_FILE_PER_TASK: Final = {
     "spark.sql.files.maxRecordsPerFile": "0",
     "spark.speculation": "false",
@@ -213,7 +217,7 @@ def event_log_settings(directory: str | None) -> dict[str, str]:
 def settings(start: StartWorker) -> dict[str, str]:
     """Everything the session is built with."""
     zone = {_ZONE: time_zone(start.conf), "spark.executorEnv.TZ": environment_zone(start.conf)}
-    defaults = _DEFAULTS | zone | ({} if is_cluster(start.master) else _LOCAL_DEFAULTS)
+    defaults = _DEFAULTS | zone | ({} if is_cluster(start.master) else _LOCAL_DEFAULTS | _unix_sockets(start.scratch))
     defaults |= {"spark.app.name": start.name} | ui_settings(start.ui) | event_log_settings(start.event_log)
     warehouse = {"spark.sql.warehouse.dir": location(f"{start.scratch}/warehouse")}
     own = {"spark.master": start.master, "spark.local.dir": start.scratch}
@@ -232,6 +236,23 @@ def settings(start: StartWorker) -> dict[str, str]:
     # What the JVM leaves in its temporary directory goes with the scratch directory, also after a kill.
     merged[_JAVA_OPTIONS] = f'{java}{_heap(merged, given)} {given} -Djava.io.tmpdir="{start.scratch}" -XX:-UsePerfData'
     return merged
+
+
+def _unix_sockets(scratch: str) -> dict[str, str]:
+    """Rows go between Java and Python through Unix domain sockets: a twelfth less processor time at 1 KiB a record.
+
+    Spark asks for no secret there, so they are in the member's own directory, which is above the worker's: the path of
+    that one is always too long. Not if that is in a file system without sockets, as some that machines share are.
+    """
+    place = os.path.dirname(scratch)
+    if len(os.fsencode(place)) > _LONGEST_PLACE:
+        return {}
+    try:
+        with socket.socket(socket.AF_UNIX) as tried, TemporaryDirectory(prefix=".", dir=place) as within:
+            tried.bind(f"{within}/s")
+    except OSError:
+        return {}
+    return {f"{_UNIX_SOCKETS}.enabled": "true", f"{_UNIX_SOCKETS}.dir": place}
 
 
 def _is_local(start: StartWorker) -> bool:
