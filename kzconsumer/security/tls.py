@@ -60,6 +60,8 @@ def tls_context(settings: TlsSettings, where: str, faults: list[str]) -> ssl.SSL
             context.load_verify_locations(settings.ca)
         except ssl.SSLError:
             faults.append(f"{where} ca: {settings.ca} holds no certificate in PEM")
+        except OSError as error:  # somebody is replacing it
+            faults.append(f"{where} ca: {settings.ca} cannot be read: {reason_of(error)}")
     if settings.certificate is not None:
         _own_certificate(context, settings.certificate, settings, where, faults)
     elif (settings.key, settings.key_password_file, settings.key_password_env) != (None, None, None):
@@ -96,6 +98,8 @@ def _own_certificate(
         else:
             fault = f"certificate: {certificate} and {settings.key or 'no key file'} hold no certificate and key in PEM"
         faults.append(f"{where} {fault}")
+    except OSError as error:  # somebody is replacing them
+        faults.append(f"{where} certificate: {certificate} or its key cannot be read: {reason_of(error)}")
 
 
 def _readable(file: str, where: str, faults: list[str]) -> bool:

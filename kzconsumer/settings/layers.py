@@ -333,11 +333,12 @@ def read_secret(file: str | None, variable: str | None, name: str, where: str, f
 def read_secret_file(file: str, setting: str, faults: list[str]) -> bytes | None:
     """Without the end of its line. None after adding a line to `faults` that begins with `setting`."""
     try:
-        secret = Path(file).read_bytes().removesuffix(b"\n").removesuffix(b"\r")
+        with open(file, "rb") as opened:  # and is not asked for by name again: it may be replaced at this moment
+            secret = opened.read().removesuffix(b"\n").removesuffix(b"\r")
+            mode = os.fstat(opened.fileno()).st_mode & 0o777
     except (OSError, ValueError) as error:
         faults.append(f"{setting}: cannot be read: {reason_of(error)}")
         return None
-    mode = Path(file).stat().st_mode & 0o777
     if mode & 0o002:
         faults.append(f"{setting}: everybody may write it (mode {mode:03o}): chmod 600 {file}")
     elif secret:

@@ -363,6 +363,25 @@ def test_kerberos_takes_its_tickets_from_where_the_settings_say(
         assert got[key].startswith(value) or got[key] == str(files / value)
 
 
+@pytest.mark.parametrize(("loading", "gone"), [("load_verify_locations", "ca"), ("load_cert_chain", "certificate")])
+def test_a_file_that_is_replaced_while_it_is_read_is_a_fault(
+    files: Path, monkeypatch: pytest.MonkeyPatch, loading: str, gone: str
+) -> None:
+    """Nothing else is raised: a member reads it again soon."""
+    real = getattr(ssl.SSLContext, loading)
+
+    def removed(context: ssl.SSLContext, *arguments: object) -> None:
+        (files / gone).unlink()
+        real(context, *arguments)
+
+    monkeypatch.setattr(ssl.SSLContext, loading, removed)
+    with pytest.raises(ConfigError) as raised:
+        load(files, "SSL", {"ca": "ca", "certificate": "certificate", "key": "key"}, {})
+    (fault,) = raised.value.faults
+    assert fault.startswith(f"group.toml: [brokers.tls] {gone}: {files / gone}")
+    assert fault.endswith("cannot be read: No such file or directory")
+
+
 def tls_error(reason: str | None, code: int | None = None) -> ssl.SSLError:
     error = ssl.SSLCertVerificationError(1, "certificate verify failed") if code is not None else ssl.SSLError(1, "no")
     error.reason = reason or ""

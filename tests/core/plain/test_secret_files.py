@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -46,6 +48,24 @@ def test_a_secret_that_everybody_may_write_is_a_fault(mode: int, accepted: bool,
     faults: list[str] = []
     assert read_secret(str(file), None, "password", "[brokers.sasl]", faults) == (b"hunter2" if accepted else None)
     assert ("everybody may write it" in "".join(faults)) == (not accepted)
+
+
+def test_a_secret_that_is_replaced_while_it_is_read_is_one_of_both(tmp_path: Path) -> None:
+    """A pipe ends when its writer closes it: by then its name is gone."""
+    file = tmp_path / "secret"
+    os.mkfifo(file, 0o600)
+
+    def write() -> None:
+        with file.open("wb") as opened:
+            opened.write(b"hunter2")
+            file.unlink()
+
+    writer = Thread(target=write)
+    writer.start()
+    faults: list[str] = []
+    assert read_secret(str(file), None, "password", "[brokers.sasl]", faults) == b"hunter2"
+    writer.join()
+    assert faults == []
 
 
 @pytest.mark.parametrize("variable", ["hunter-2", "p@ss", "2fast", "two words", ""])
