@@ -82,7 +82,7 @@ class SparkCluster:
     @property
     def executors(self) -> list[int]:
         """Their process ids: what the workers have started and still run."""
-        return [pid for worker in self._workers if worker.alive for pid in _children(worker.pid)]
+        return [pid for worker in self._workers if worker.alive for pid in children(worker.pid)]
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -100,7 +100,8 @@ def spark_cluster(folder: Path, workers: int = 1) -> Iterator[SparkCluster]:
         cluster.kill()
 
 
-def _children(parent: int) -> list[int]:
+def children(parent: int) -> list[int]:
+    """Process ids."""
     found = []
     for entry in Path("/proc").iterdir():
         try:

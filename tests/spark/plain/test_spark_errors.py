@@ -13,7 +13,7 @@ import pytest
 from psycopg import errors
 
 from kzconsumer_spark.worker import spark_errors
-from kzconsumer_spark.worker.spark_errors import end_of_java, reason_of, refuses_content
+from kzconsumer_spark.worker.spark_errors import end_of_java, first_line, reason_of, refuses_content
 from kzconsumer_spark.worker.spark_session import LOG_NAME
 from kzconsumer_spark.worker.worker_main import end, has_stopped
 from kzconsumer_spark.worker_protocol.messages import Event, Failed, StartWorker, ToFiles, encode
@@ -123,6 +123,14 @@ def _started(folder: Path, master: str, log: str) -> StartWorker:
     return StartWorker(
         scratch=str(folder), master=master, conf={}, destination=ToFiles(path="/d"), next_batch=1, safe_until=0.0
     )
+
+
+def test_a_python_process_that_had_no_time_to_start_says_what_to_do() -> None:
+    error = RuntimeError("Job aborted: Python worker failed to connect back.\n" + "Caused by: " + "x" * 2000)
+    assert "let fewer tasks run at a time there, by spark.executor.cores or the number in local[n])" in first_line(
+        error
+    )
+    assert "fewer tasks" not in first_line(RuntimeError("Job aborted"))
 
 
 def test_a_master_that_does_not_answer_is_named(tmp_path: Path) -> None:

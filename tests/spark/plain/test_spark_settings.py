@@ -6,6 +6,7 @@ import os
 import sys
 import zoneinfo
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -234,6 +235,14 @@ def test_the_driver_address_of_a_cluster_is_reachable_for_executors(master: str)
     assert settings(start(FILES, {}))["spark.driver.host"] == "127.0.0.1"
     assert local_address("spark://127.0.0.1:7077,127.0.0.2:7077") == "127.0.0.1"
     assert local_address("k8s://https://127.0.0.1:6443") == "127.0.0.1"
+
+
+def test_executors_start_python_by_our_module_and_a_local_spark_by_its_script() -> None:
+    key, module = "spark.python.daemon.module", "kzconsumer_spark.executors.python_daemon"
+    assert find_spec(module) is not None
+    assert settings(start(FILES, {}, "spark://h:7077"))[key] == module
+    assert settings(start(FILES, {key: "mine"}, "spark://h:7077"))[key] == "mine"
+    assert key not in settings(start(FILES, {}))
 
 
 @pytest.mark.parametrize("options", [KUBERNETES, KUBERNETES | {"master": "k8s://h:443"}, {**CLUSTER, "master": "yarn"}])

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self, cast
@@ -26,6 +27,7 @@ from kzconsumer.testing.sink_contract import contract_context
 from kzconsumer_spark.daemon.sink import SparkSink, recorded
 from kzconsumer_spark.daemon.sink_options import read_options
 from kzconsumer_spark.daemon.worker_process import MAX_LINE, WorkerDied, WorkerProcess, Workers, worker_environment
+from kzconsumer_spark.executors.python_daemon import installed_first
 from kzconsumer_spark.ranges.unstorable_rows import MOST_REJECTED
 from kzconsumer_spark.worker_protocol.messages import (
     Done,
@@ -212,3 +214,14 @@ def test_spark_processes_of_this_machine_import_the_compiled_pyspark() -> None:
     on_a_cluster = worker_environment({}, "spark://host:7077")
     assert on_a_cluster["PYSPARK_PYTHON"] == sys.executable, "executors are on other machines"
     assert worker_environment({"spark.pyspark.python": "/opt/python"})["PYSPARK_PYTHON"] == "/opt/python"
+
+
+def test_executors_import_the_installed_pyspark_if_it_is_the_archives(tmp_path: Path) -> None:
+    installed = Path(pyspark.__file__).parents[1]
+    archive = str(next(installed.glob("pyspark/python/lib/pyspark.zip")))
+    other = str(tmp_path / "pyspark.zip")
+    with zipfile.ZipFile(other, "w") as made:
+        made.writestr("pyspark/version.py", "__version__ = '4.0.0'")
+    assert installed_first([archive, "/a", str(installed)]) == ["/a", str(installed), archive]
+    for kept in ([other, str(installed)], [archive, "/a"], [str(tmp_path / "none" / "pyspark.zip"), str(installed)]):
+        assert installed_first(kept) == kept

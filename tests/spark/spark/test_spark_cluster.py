@@ -15,7 +15,7 @@ from kzconsumer.sinks.interface import Batch, RangeData
 from tests.support.extent import only_nightly
 from tests.support.range_data import range_data, record
 from tests.support.served_sink import ServedSink
-from tests.support.spark_cluster import SparkCluster
+from tests.support.spark_cluster import SparkCluster, children
 
 pytestmark = pytest.mark.timeout(600)
 LIMIT = 200.0
@@ -113,6 +113,8 @@ async def test_a_delta_table_has_the_files_that_executors_wrote(standalone: Spar
         await sink.write(Batch(parts))
         await sink.write(Batch((*parts, range_data("u", 0, 3, 5))))  # of which the most is there
         assert await sink.has([part.identity for part in parts]) == [part.identity for part in parts]
+        started = [Path(f"/proc/{pid}/cmdline").read_bytes() for each in standalone.executors for pid in children(each)]
+        assert any(b"-m\0kzconsumer_spark.executors.python_daemon\0" in each for each in started), started
     rows = DeltaTable(out).to_pyarrow_table(columns=["topic", "partition", "offset"]).to_pylist()
     assert sorted((row["topic"], row["partition"], row["offset"]) for row in rows) == [
         *(("t", partition, offset) for partition in range(PARTITIONS) for offset in range(50)),

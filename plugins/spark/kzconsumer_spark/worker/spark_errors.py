@@ -44,6 +44,11 @@ _NO_MEMORY = re.compile(r"(java\.lang\.OutOfMemoryError: .*)")
 # The driver's. What an executor of a cluster lacked stands inside a line, or is a cause: that Java goes on.
 _NO_MEMORY_HERE = re.compile(r'(?:Exception in thread ".*" )?(java\.lang\.OutOfMemoryError: .*)')
 _MORE_MEMORY = 'raise "spark.driver.memory" in [sink.options.conf], or lower [batch] max_bytes'
+_STARVED = "Python worker failed to connect back"
+_MORE_TIME = (
+    "Spark gives a Python process 10 s to start, and its machine had no processor time left: let fewer tasks run at a"
+    " time there, by spark.executor.cores or the number in local[n]"
+)
 _ENDS = 5.0
 """Seconds in which a Java ends that has stopped Spark; a busy machine may need more."""
 
@@ -56,7 +61,8 @@ def first_line(error: BaseException) -> str:
         lines = lines[-1:]
     causes = [line for line in lines if line.startswith("Caused by: ")]
     said = " ".join([f"{type(error).__name__}: {lines[0] if lines else ''}", *causes[-1:]])
-    return said if len(said) <= 1000 else f"{said[:997]}..."
+    said = said if len(said) <= 1000 else f"{said[:997]}..."
+    return f"{said} ({_MORE_TIME})" if _STARVED in text else said
 
 
 def is_without_java(error: BaseException) -> bool:

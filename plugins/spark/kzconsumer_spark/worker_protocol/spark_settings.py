@@ -116,6 +116,8 @@ _LOCAL_DEFAULTS: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAd
 _UNIX_SOCKETS: Final = "spark.python.unix.domain.socket"
 # In bytes, Spark's limit for their directory: a socket's path has at most 107 in Linux, 103 in macOS.
 _LONGEST_PLACE: Final = 60
+# Executors start Python as the local Spark does by a script, which would have to be on all their machines.
+_CLUSTER_DEFAULTS: Final = {"spark.python.daemon.module": "kzconsumer_spark.executors.python_daemon"}
 _ONE_FILE_PER_TASK: Final = {
     "spark.sql.files.maxRecordsPerFile": "0",
     "spark.speculation": "false",
@@ -217,7 +219,8 @@ def event_log_settings(directory: str | None) -> dict[str, str]:
 def settings(start: StartWorker) -> dict[str, str]:
     """Everything the session is built with."""
     zone = {_ZONE: time_zone(start.conf), "spark.executorEnv.TZ": environment_zone(start.conf)}
-    defaults = _DEFAULTS | zone | ({} if is_cluster(start.master) else _LOCAL_DEFAULTS | _unix_sockets(start.scratch))
+    of_master = _CLUSTER_DEFAULTS if is_cluster(start.master) else _LOCAL_DEFAULTS | _unix_sockets(start.scratch)
+    defaults = _DEFAULTS | zone | of_master
     defaults |= {"spark.app.name": start.name} | ui_settings(start.ui) | event_log_settings(start.event_log)
     warehouse = {"spark.sql.warehouse.dir": location(f"{start.scratch}/warehouse")}
     own = {"spark.master": start.master, "spark.local.dir": start.scratch}
