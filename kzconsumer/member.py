@@ -220,6 +220,11 @@ class Member:
         return None if snapshot is None else (snapshot, self._rebalancer.assigned)
 
     @property
+    def misplaced(self) -> Mapping[TopicPartition, str]:
+        """See `Misplaced.lasting`."""
+        return self._rebalancer.misplaced
+
+    @property
     def waits_for(self) -> str | None:
         """What it waits for before its first rebalance is complete; None after it."""
         if self._rebalancer.rebalanced_once.is_set() and self._rebalancer.snapshot is not None:

@@ -43,9 +43,9 @@ def assignment(
     if not isinstance(assigned, Mapping):
         raise PluginError(f"{plugin} returned a {type(assigned).__name__}, not a mapping")
     # ZooKeeper does not record which assignor a member uses. If two members compute different assignments, both claim a
-    # partition; one of them finds the owner node of the other and waits for it, for ever. No node shows that, so all
-    # that can be checked is that our own assignor keeps its contract. A claim that stays blocked is reported
-    # (`Notices.blocked`).
+    # partition; one of them finds the owner node of the other and waits for it, for ever. So all that can be checked
+    # here is that our own assignor keeps its contract. A claim that stays blocked is reported (`Notices.blocked`), and
+    # so are partitions of others that have another owner than is assigned, or none (`Misplaced`).
     subscribed = subscribers(context)
     numbers = {topic: frozenset(context.partitions.get(topic, ())) for topic in context.threads}
     invented = set()

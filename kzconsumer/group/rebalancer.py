@@ -173,6 +173,11 @@ class Rebalancer:
         """Why the last attempt could not be completed, if it could not."""
 
     @property
+    def misplaced(self) -> Mapping[TopicPartition, str]:
+        """See `Misplaced.lasting`."""
+        return self._reconciler.misplaced
+
+    @property
     def settled(self) -> bool:
         """Whether this member owns all that it should, as far as it knows."""
         return self._complete and not self._trigger.fired

@@ -81,6 +81,28 @@ class Unowned:
         return overdue, over
 
 
+class Misplaced:
+    """Partitions of other members that have another owner than is assigned, by looks that are `patience` apart."""
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._seen: dict[TopicPartition, tuple[str, float, float]] = {}  # owner, first and last look
+        self.lasting: dict[TopicPartition, str] = {}
+        """The owner of each, empty without one."""
+
+    def look(self, now: float, partitions: Collection[TopicPartition], wrong: Mapping[TopicPartition, str]) -> None:
+        """`wrong`: the owner of those that have another one, of the `partitions` that were read."""
+        for each in partitions:
+            owner, (before, first, _) = wrong.get(each), self._seen.pop(each, ("", now, now))
+            if owner is not None:
+                self._seen[each] = owner, first if owner == before else now, now
+        self.lasting = {p: owner for p, (owner, first, last) in self._seen.items() if last - first >= self._patience}
+
+    def forget(self) -> None:
+        """The assignment is another one now."""
+        self._seen, self.lasting = {}, {}
+
+
 # When to nudge the original members of a group, so that they rebalance once more.
 #
 # An original member releases *all* its partitions when one claim fails, tries four times, and then gives up for ever:

@@ -6,7 +6,7 @@ Only the rebalancer's loop calls it. It repairs our own claims, nudges original 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from kzconsumer.brokers.leaders import Leaders
@@ -21,6 +21,7 @@ from kzconsumer.group.reconcile_rules import (
     LOOK_INTERVAL,
     Difference,
     Differences,
+    Misplaced,
     OriginalMemberNudges,
     Unowned,
     What,
@@ -156,6 +157,7 @@ class Reconciler:
         self._assigned: Mapping[TopicPartition, ConsumerThreadId] = {}
         self._nudges = OriginalMemberNudges(consumer)
         self._unowned = Unowned(unowned_alarm)
+        self._misplaced = Misplaced(unowned_alarm)
         self._differences = Differences()
         self._fitness = Fitness(session.timeout)
         self._others_seen = 0
@@ -167,6 +169,11 @@ class Reconciler:
         return self._interval if self._snapshot is None else max(self._next_look - now(), 0.0)
 
     @property
+    def misplaced(self) -> Mapping[TopicPartition, str]:
+        """See `Misplaced.lasting`."""
+        return self._misplaced.lasting
+
+    @property
     def due(self) -> bool:
         return self._snapshot is not None and now() >= self._next_look
 
@@ -174,6 +181,8 @@ class Reconciler:
         """The group and its assignment, as the rebalancer has just read them."""
         at = now() + self._until_next(snapshot)
         self._next_look = at if self._snapshot is None else min(self._next_look, at)
+        if assigned != self._assigned:
+            self._misplaced.forget()
         self._snapshot, self._assigned = snapshot, assigned
 
     async def look(self, expected: Mapping[TopicPartition, ConsumerThreadId] | None) -> bool:
@@ -238,13 +247,32 @@ class Reconciler:
         part = others[first : first + OTHERS_AT_ONCE]
         self._others_seen = first + len(part)
         again = sorted(self._differences.suspected.intersection(others).difference(part))
+        standing = await self._owners.standing([*part, *again])
+        self._compare(snapshot, [*part, *again], {partition: found.owner for partition, found in standing.items()})
         strays = []
-        for partition, found in (await self._owners.standing([*part, *again])).items():
+        for partition, found in standing.items():
             if found.ephemeral_owner == self._session.id:
                 strays.append(partition)
             elif (why := blocked_by(found, snapshot.members)) is not BlockedBy.LIVE_MEMBER:
                 self._notices.once("owner node of no member", found.path, why.value, owner=found.owner)
         return strays
+
+    def _compare(
+        self, snapshot: GroupSnapshot, partitions: Sequence[TopicPartition], owners: Mapping[TopicPartition, str]
+    ) -> None:
+        """With the assignment. If members run different assignors, each may own all that it wants, and others nothing.
+
+        What this member cannot claim is blocked, and reported as that. An owner without a thread is of a client that
+        assigns partitions by rules of its own.
+        """
+        before, wrong = self._misplaced.lasting, {}
+        for each in partitions:
+            thread, owner = self._assigned[each], owners.get(each, "")
+            if thread.consumer != self._consumer and owner != str(thread) and owner not in snapshot.members:
+                wrong[each] = owner
+        self._misplaced.look(now(), partitions, wrong)
+        if more := {str(p): owner for p, owner in self._misplaced.lasting.items() if owner and p not in before}:
+            log.warning("partitions have another owner than is assigned", partitions=more)
 
     def _report_unowned(
         self, mine: Mapping[TopicPartition, ConsumerThreadId], owned: Collection[TopicPartition]

@@ -43,6 +43,7 @@ from kzconsumer.status.report import (
     BlockedClaim,
     Failing,
     GroupMember,
+    MisplacedPartition,
     Point,
     Queue,
     Report,
@@ -229,6 +230,10 @@ class Observer:
             partitions=partitions,
             blocked=self._blocked(),
             unreadable=self.counters.rebalances.last == "unreadable",
+            misplaced=[
+                MisplacedPartition(*partition, owner)
+                for partition, owner in sorted(member.misplaced.items() if member is not None else ())
+            ],
             missing=_missing(snapshot, me),
             commits_fail=_failing(member.commits_fail) if member is not None else None,
             rebalances_fail=_failing(member.rebalances_fail) if member is not None else None,

@@ -121,6 +121,15 @@ class BlockedClaim(msgspec.Struct, frozen=True):
     """What holds it, or refuses the claim."""
 
 
+class MisplacedPartition(msgspec.Struct, frozen=True):
+    """A partition that another member should own, and does not for a while."""
+
+    topic: str
+    partition: int
+    owner: str
+    """The text of its owner node; empty without one."""
+
+
 class Failing(msgspec.Struct, frozen=True):
     """What is attempted again and again, or hangs."""
 
@@ -162,6 +171,7 @@ class Report(msgspec.Struct, frozen=True):
     """Those that have ended, the latest last."""
     sink: Mapping[str, object]
     """What the sink shows of itself."""
+    misplaced: Sequence[MisplacedPartition] = ()
     missing: tuple[str, ...] = ()
     """Topics that this member subscribes to by name, and the last rebalance did not find."""
     session_reason: str | None = None
@@ -233,6 +243,7 @@ def degraded(report: Report) -> list[Finding]:
         *_missing(report),
         *_stalled(report),
         *_blocked(report),
+        *_misplaced(report),
         *_lost(report),
         *_held_back(report),
         *_unknown(report),
@@ -287,6 +298,17 @@ def _blocked(report: Report) -> Iterator[Finding]:
         found.setdefault(each.why, []).append(f"{each.topic}-{each.partition}")
     for why, names in found.items():
         yield of_partitions("claim_blocked", report.group, names, "not claimed", why)
+
+
+def _misplaced(report: Report) -> Iterator[Finding]:
+    """Each member reports those of others: the one that has them may be the one with the wrong assignor."""
+    kinds: tuple[tuple[FindingId, str, str, bool], ...] = (
+        ("unowned", "without owner", "the members that should own them have not claimed them", False),
+        ("other_owner", "with another owner than is assigned", "do all members have the same assignor?", True),
+    )
+    for id, what, why, owned in kinds:
+        if names := [f"{each.topic}-{each.partition}" for each in report.misplaced if bool(each.owner) == owned]:
+            yield of_partitions(id, report.group, names, what, why)
 
 
 def _lost(report: Report) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.registry.claim_record import Blocked
 from kzconsumer.registry.group_records import Registration
 from kzconsumer.status.partition_health import PartitionStatus, behind_sink
-from kzconsumer.status.report import BlockedClaim, Failing, Report, degraded, examination
+from kzconsumer.status.report import BlockedClaim, Failing, MisplacedPartition, Report, degraded, examination
 from tests.core.plain.test_status_metrics import report
 from tests.core.plain.test_status_report import changed, unknown
 
@@ -65,6 +65,20 @@ def test_what_waits_behind_the_sink_counts_with_it() -> None:
     assert texts(of(waiting[0])) == ["1 partition stalled: orders-1 (collecting)"]
     shown = behind_sink(waiting, sink_busy=True)
     assert [each.hindrance for each in shown] == ["sink slow", "sink slow", "no leader", "sink slow"]
+
+
+def test_what_other_members_should_own_and_do_not() -> None:
+    found = of(
+        partition(0),
+        misplaced=[MisplacedPartition("a", n, owner) for n, owner in ((1, ""), (2, "g_m-0"), (3, ""), (4, "g_o-1"))],
+    )
+    assert [(each.id, each.text) for each in found] == [
+        ("unowned", "2 partitions without owner: a-1, a-3 (the members that should own them have not claimed them)"),
+        (
+            "other_owner",
+            "2 partitions with another owner than is assigned: a-2, a-4 (do all members have the same assignor?)",
+        ),
+    ]
 
 
 def test_a_partition_that_an_operator_has_paused_is_no_reason() -> None:

@@ -314,6 +314,54 @@ def test_a_partition_that_another_member_owns_by_then_has_an_owner_again() -> No
         assert sorted(each["member"] for each in logged(group, "partitions have an owner again")) == ["a", "c"]
 
 
+def test_every_member_of_a_group_with_two_assignors_says_which_partitions_are_misplaced() -> None:
+    """Also the one that has all it wants: it may be the one with the wrong assignor."""
+    with simulated_group(1, looks=OFTEN, unowned_alarm="1500ms") as group:
+        group.logs.grow("t", 9)
+        group.logs.stop()
+        other = group.join("a", {"t": 1}, 0.0, in_batches=False)
+        group.world.pass_time(3)
+        (*_, last) = [group.join(name, {"t": 1}, 0.0, in_batches=False, assignor="roundrobin") for name in "bc"]
+        group.world.pass_time(LONG_ENOUGH)
+        owners = {each: member for member in group.members for each in member.owned}
+        wanted = assigned_by(insides(other))
+        assert len(other.owned) == 3, "it has all that it wants"
+        found = {each: owner.rpartition("-")[0] for each, owner in insides(other).misplaced.items()}
+        assert found == {
+            each: owners[each].consumer if each in owners else ""
+            for each, thread in wanted.items()
+            if each not in other.owned and (each not in owners or owners[each].consumer != thread.consumer)
+        }
+        assert "" in found.values()
+        assert set(found.values()) != {""}
+        assert insides(last).misplaced or insides(last).notices.lasting(group.world.now)
+        (entry,) = [each for each in logged(group, "another owner than is assigned") if each["member"] == "a"]
+        assert entry["partitions"] == {str(each): owner for each, owner in insides(other).misplaced.items() if owner}
+        group.leave(other)
+        group.world.pass_time(LONG_ENOUGH)
+        assert not insides(last).misplaced
+
+
+def test_an_owner_without_threads_is_not_misplaced() -> None:
+    """As Go's and Ruby's clients write it, which assign partitions by rules of their own."""
+    with simulated_group(1, looks=OFTEN, unowned_alarm="1500ms") as group:
+        group.logs.grow("t", PARTITIONS)
+        group.logs.stop()
+        member = group.join("a", {"t": 1}, 0.0, in_batches=False)
+        content = b'{"version":1,"subscription":{"t":1},"pattern":"static","timestamp":"1"}'
+        group.ensemble.make(group.paths.member("z"), content)
+        assert group.world.pass_time(LONG_ENOUGH, lambda: len(member.owned) == PARTITIONS // 2)
+        group.ensemble.make(group.paths.owner(TopicPartition("t", 2)), b"z")
+        group.ensemble.make(group.paths.owner(TopicPartition("t", 3)), b"z-1")
+        group.world.pass_time(LONG_ENOUGH)
+        assert insides(member).misplaced == {TopicPartition("t", 3): "z-1"}
+
+
+def assigned_by(member: Membership) -> Mapping[TopicPartition, ConsumerThreadId]:
+    assert member.group is not None
+    return member.group[1]
+
+
 def test_an_owner_node_without_a_member_is_reported_once() -> None:
     with simulated_group(1, looks=OFTEN) as group:
         group.logs.grow("t", PARTITIONS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kzconsumer.group.reconcile_rules import BACKOFF, Difference, Differences, Unowned, What
+from kzconsumer.group.reconcile_rules import BACKOFF, Difference, Differences, Misplaced, Unowned, What
 from kzconsumer.model import TopicPartition
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -51,6 +51,25 @@ def test_unowned_time_restarts_and_a_deleted_topic_is_forgotten() -> None:
     assert unowned.look(6.0, [P0], set()) == ([], [])
     assert unowned.look(11.0, [P0], set()) == ([P0], [])
     assert unowned.look(12.0, [], set()) == ([], [P0])
+
+
+def test_a_partition_is_misplaced_if_looks_that_are_apart_see_the_same_owner() -> None:
+    found = Misplaced(60.0)
+    found.look(0.0, [P0, P1], {P0: "x-0", P1: ""})
+    found.look(59.0, [P0], {P0: "x-0"})
+    assert not found.lasting
+    found.look(60.0, [P0], {P0: "x-0"})
+    assert found.lasting == {P0: "x-0"}
+    found.look(90.0, [P0], {P0: "y-0"})
+    assert not found.lasting, "another owner by now"
+    found.look(90.0, [P1], {P1: ""})
+    assert found.lasting == {P1: ""}, "read again much later"
+    found.look(95.0, [P1], {})
+    found.look(150.0, [P0], {P0: "y-0"})
+    assert found.lasting == {P0: "y-0"}
+    found.forget()
+    found.look(151.0, [P0], {P0: "y-0"})
+    assert not found.lasting
 
 
 def test_texts() -> None:

@@ -91,6 +91,20 @@ def test_a_member_whose_topic_was_deleted_is_not_healthy() -> None:
         assert (degraded(report), len(report.partitions)) == ([], 2)
 
 
+def test_a_member_is_not_healthy_if_another_one_has_another_assignor() -> None:
+    """It owns all that it wants; but nobody reads what each of them assigns to the other."""
+    with observed(looks="300ms", unowned_alarm="5s") as at:
+        at.group.logs.grow("t", 7)
+        other = at.group.join("b", {"t": 1}, 0.0, in_batches=False, assignor="roundrobin")
+        reports = list(at.reports(30))
+        assert not any(map(degraded, reports[:4])), "ordinary rebalances are no reason"
+        unread = {TopicPartition("t", n) for n in range(9)} - at.member.owned - other.owned
+        assert [(each.id, each.partitions) for each in degraded(reports[-1])] == [("unowned", sorted(map(str, unread)))]
+        at.group.leave(other)
+        *_, report = at.reports(30)
+        assert (degraded(report), len(at.member.owned)) == ([], 9)
+
+
 @pytest.mark.parametrize("leader_known", [True, False])
 def test_a_topic_that_an_acl_hides_is_not_without_leader(leader_known: bool) -> None:
     """The brokers do not say who leads it; a leader that was known before refuses to send."""

@@ -92,14 +92,18 @@ class SimulatedGroup:
         in_batches: bool,
         stop_at: Mapping[TopicPartition, int] | None = None,
         explicit: bool = False,
+        assignor: str | None = None,
     ) -> Member:
+        """`assignor`: another one than the group's."""
         process = self.world.process(name)
         member = Member(self.promises, name, process, subscription, pace, in_batches, stop_at, explicit)
         self.members.append(member)
         if (until := max(self._no_leader_until, self._overloaded_until)) > self.world.now:
             self.trouble(member, until - self.world.now)
             self.promises.late(member, until)
-        known_as = structs.replace(self._settings.group, consumer_id=name)
+        known_as = structs.replace(
+            self._settings.group, consumer_id=name, assignor=assignor or self._settings.group.assignor
+        )
         settings = structs.replace(self._settings, group=known_as)
         member.task = process.create_task(member.run(settings))
         self.ends_its_connections(process, member.task, self.promises.violated)

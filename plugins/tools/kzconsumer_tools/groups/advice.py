@@ -47,12 +47,12 @@ class Advice(msgspec.Struct, frozen=True):
 
 _DESCRIBE, _CLEAN = "groups describe {group}", "groups clean {group}"
 _OFFSETS, _RESET = "offsets show {group}", "offsets reset {group} --all-topics --to-current"
-_UNOWNED, _RANGE, _KEEPS = "partitions-without-owner", "offsets-out-of-range-or-changed", "the-group-keeps-rebalancing"
+_UNOWNED, _RANGE = "partitions-without-owner", "offsets-out-of-range-or-changed"
 
 ADVICE: Mapping[SymptomKind, Advice] = MappingProxyType(
     {
         "different_assignors": Advice(
-            "Members run different assignors: give all of them the same [group] assignor", _DESCRIBE, _KEEPS
+            "Members run different assignors: give all of them the same [group] assignor", _DESCRIBE, _UNOWNED
         ),
         "no_leader": Advice(
             "Partitions without leader: nobody can read them", "cluster describe", "no-partition-leader"
@@ -68,7 +68,7 @@ ADVICE: Mapping[SymptomKind, Advice] = MappingProxyType(
             "Owner nodes of an earlier session: they disappear when it expires", _DESCRIBE, _UNOWNED
         ),
         "owner_not_as_computed": Advice(
-            "Owners that the assignor does not compute: a member has another view or assignor", _DESCRIBE, _KEEPS
+            "Owners that the assignor does not compute: a member has another view or assignor", _DESCRIBE, _UNOWNED
         ),
         "persistent_owner": Advice("Owner nodes that no session holds: `groups clean` removes them", _CLEAN, _UNOWNED),
         "persistent_registration": Advice(
