@@ -12,6 +12,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -86,6 +87,8 @@ LATE = 1.0
 _TOKEN_READ = 60.0
 # Seconds between two checks whether the caller was cancelled.
 _TOPIC_LOOK = 0.2
+# Seconds for brokers to say what is wrong with the topic.
+_TOPIC_ERROR = 1.0
 
 
 class LetterTopic:
@@ -154,8 +157,17 @@ class LetterTopic:
         while (left := self._producer.flush(_TOPIC_LOOK)) and now() < until:
             anyio.from_thread.check_cancelled()
         if left or failed:
-            reasons = dict.fromkeys([*failed[:1], self._last_error])
+            reasons = dict.fromkeys([*failed[:1], self._last_error, self._topic_error()])
             raise DeadLetterError(f"topic {self._topic}: {'; '.join(filter(None, reasons)) or 'no answer'}")
+
+    def _topic_error(self) -> str:
+        """What the brokers say of the topic, such as that there is none, for which letters are only too late."""
+        from confluent_kafka import KafkaException
+
+        with suppress(KafkaException):
+            error = self._producer.list_topics(self._topic, _TOPIC_ERROR).topics[self._topic].error
+            return error.str() if error is not None else ""
+        return ""
 
     def _queue(self, produce: Callable[[], None], failed: Sequence[str]) -> None:
         """Wait for room: the producer holds at most 100,000 letters, or 1 GiB. Raises BufferError if it gets none."""

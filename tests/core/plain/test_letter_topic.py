@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import msgspec
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from kzconsumer import rejected
 from kzconsumer.dead_letter_format import DeadLetter
@@ -59,6 +60,7 @@ class Queue:
 
     made: ClassVar[list[Queue]] = []
     outcome: ClassVar[str] = ""
+    topic: ClassVar[KafkaError | None] = None
 
     def __init__(self, settings: Mapping[str, object]) -> None:
         self.settings = settings
@@ -91,6 +93,9 @@ class Queue:
 
     def purge(self) -> None:
         self.held.clear()
+
+    def list_topics(self, topic: str, timeout: float) -> SimpleNamespace:
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=self.topic)})
 
 
 @pytest.mark.parametrize(
@@ -156,6 +161,9 @@ async def test_letters_go_to_the_topic_of_the_settings(monkeypatch: pytest.Monke
     assert isinstance(rejects._letters, LetterTopic)
     with pytest.raises(DeadLetterError, match=r"^topic letters: broken; no broker is up$"):
         await rejects._letters.write([LETTER, LETTER])
+    monkeypatch.setattr(Queue, "topic", KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+    with pytest.raises(DeadLetterError, match=r"^topic letters: broken; Broker: Unknown topic or partition$"):
+        await rejects._letters.write([LETTER])
     rejects.close()
 
 

@@ -117,7 +117,8 @@ async def test_a_partition_waits_while_a_dead_letter_cannot_be_written(cluster: 
             await consumer.commit()
             assert await stored_offset(cluster, unique, unique) == 3
     (line, *_) = [line for line in reported if line["event"] == waits]
-    assert letters in line["reason"]
+    assert line["reason"].startswith(f"topic {letters}: ")
+    assert line["reason"].endswith("Broker: Unknown topic or partition")
     (letter,) = await asyncio.to_thread(read_letters, cluster.bootstrap, letters, 1)
     assert letter.original_offset == 2
 
