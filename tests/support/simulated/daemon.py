@@ -101,7 +101,10 @@ class SimulatedDaemon:
         self.observer: SeenObserver | None = None
         """Of its present start, from when it has joined."""
         _OF_PROCESS[process] = ref(self)
+        self.ended = 0.0
+        """When, if it has ended; what finds out may look later."""
         self.task = process.create_task(run_daemons(settings, self._load, self.manager, self._show, early))
+        self.task.add_done_callback(lambda _: setattr(self, "ended", process.world.now))
         daemons.group.ends_its_connections(process, self.task, daemons.violated)
 
     def __repr__(self) -> str:

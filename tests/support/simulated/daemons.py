@@ -231,7 +231,7 @@ class Daemons:
     def _ended(self, daemon: SimulatedDaemon) -> None:
         received = daemon.manager.received
         if (error := daemon.task.exception()) is not None:
-            lacks = isinstance(error, KzConsumerError) and self.world.now < self.may_lack_topics_until
+            lacks = isinstance(error, KzConsumerError) and daemon.ended < self.may_lack_topics_until
             if not lacks and not (daemon.refused and isinstance(error, SinkError)):
                 self.violated(f"{daemon} failed: {error!r}")
             return
