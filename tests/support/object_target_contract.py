@@ -26,7 +26,7 @@ from kzconsumer_files.object_target import ObjectTarget
 from kzconsumer_files.parquet import ParquetSink
 from kzconsumer_files.private_directory import PrivateDirectory, local_attempts
 from kzconsumer_files.publication import NotPublished, SetAside, StagedRange
-from kzconsumer_files.range_names import RangeOverlap, TargetOwner, data_file, identity_of
+from kzconsumer_files.range_names import NotOurs, RangeOverlap, TargetOwner, data_file, identity_of
 from kzconsumer_spark.worker_protocol.messages import BatchRange
 from tests.support.batch_ranges import batch_range
 from tests.support.object_store import ObjectStore
@@ -149,6 +149,37 @@ class ObjectTargetContract:
         with pytest.raises(ConfigError, match=rf"{server.uri()} is not empty \(lake\) and not marked"):
             async with made(server, f"{server.uri()}/"):
                 pass
+
+    def test_a_target_is_not_inside_another_one_or_a_table(
+        self, server: AnyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Readers of the target would see its files; what tidies up the table would remove them."""
+        target_in(server, monkeypatch, tmp_path)
+        for name in ("delta/_delta_log/1.json", "made/_kzconsumer/delta.json", "ice/metadata/0-5e9d.metadata.json"):
+            server.put(name, b"{}")
+        server.put("lake/metadata/0.json", b"{}")
+        there = server.objects()
+
+        def mark(path: str, owner: TargetOwner = OWNER) -> None:
+            ObjectTarget(Place(server.uri(path), server.options)).mark(owner)
+
+        refused = {
+            "lake/sub/more": f"is inside the target {server.uri('lake')}, whose readers",
+            "delta/sub/more": f"is inside the Delta table {server.uri('delta')}, whose VACUUM",
+            "made/sub": f"is inside the Delta table {server.uri('made')}, whose VACUUM",
+            "made": "is a Delta table: give another path",
+            "ice/sub": f"is inside the Iceberg table {server.uri('ice')}, whose removal of orphan files",
+        }
+        with monkeypatch.context() as patch:
+            patch.setattr(Place, "create", None)  # nothing is made where a target is refused, not even for a moment
+            for path, refusal in refused.items():
+                with pytest.raises(NotOurs, match=f"^{server.uri(path)} {refusal}"):
+                    mark(path)
+            with pytest.raises(NotOurs, match="belongs to group g"):
+                mark("lake", TargetOwner(cluster="c", group="other"))
+        assert server.objects() == there
+        for skipped in ("lake/_sub", "lake/.sub/more"):
+            mark(skipped)
 
     def test_overlapping_ranges_are_refused(
         self, server: AnyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -21,7 +21,7 @@ from kzconsumer_files.object_target import ObjectTarget
 from kzconsumer_files.private_directory import PrivateDirectory, dead_attempts, sweep
 from kzconsumer_files.publication import Publication, StagedRange, log_blocked
 from kzconsumer_files.range_names import AnyRange, LedgerEntry, NotOurs, TargetOwner, range_name
-from kzconsumer_files.target_marker import MARKER, MarkedPlace, new_marker, require_outside, require_unused
+from kzconsumer_files.target_marker import MARKER, STATE, MarkedPlace, new_marker, require_outside, require_unused
 
 _Range = TypeVar("_Range", bound=AnyRange)
 
@@ -31,7 +31,7 @@ class Target(MarkedPlace):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._state = path / "_kzconsumer"
+        self._state = path / STATE
         super().__init__(path, StateDirectory(self._state))
         self.attempts = self._state / "attempts"
         items = LedgerItems(self._state)
@@ -40,15 +40,19 @@ class Target(MarkedPlace):
         self.publication = Publication(path, self._state, self.attempts, self._ledger)
 
     def mark(self, owner: TargetOwner) -> str:
-        """Make the directory, mark it as `owner`'s and return its permanent id. Raises NotOurs, OSError."""
+        """Make the directory, mark it as `owner`'s and return its permanent id. Raises NotOurs, OSError.
+
+        In a directory that is refused nothing is made.
+        """
+        marker = self._state / MARKER
+        if is_new := not marker.exists():
+            names = sorted(each.name for each in self.path.iterdir()) if self.path.exists() else []
+            if not marker.exists():
+                require_unused(self.path, names, self._files)
+            require_outside(self.path)
         make_directory(self.attempts)
         self.publication.prepare()
-        marker = self._state / MARKER
-        if not marker.exists():
-            names = sorted(each.name for each in self.path.iterdir())
-            if not marker.exists():
-                require_unused(self.path, names)
-            require_outside(self.path)
+        if is_new:
             private = PrivateDirectory(self.attempts)
             try:
                 staged = private.path / marker.name

@@ -13,8 +13,9 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from fnmatch import fnmatch
 from io import SEEK_SET, BufferedIOBase, BufferedReader, RawIOBase
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
@@ -44,9 +45,12 @@ _CREDENTIALS: Final = {
 }
 # What a client asks the machine for, if it has been given no credentials.
 _ROLE: Final = re.compile("latest/(api/token|meta-data)|computeMetadata|metadata/identity")
+# A listing says these by another error than a read.
+_REFUSED: Final = re.compile("status code: 40[13]")
 _NO_BUCKET: Final = re.compile("NoSuchBucket|ContainerNotFound")
 # A call that takes longer fails, and is repeated with the batch.
 _CLIENT: Final = {"timeout": "30s", "connect_timeout": "5s"}
+_LOOKED_AT: Final = 1000  # objects, which is one request
 _RETRIES: Final = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 
 
@@ -226,6 +230,28 @@ class ObjectStore:
         # Consoles, and clients that show directories, put an empty object in the place of each.
         return list(found["common_prefixes"]), [each["path"] for each in found["objects"] if each["size"]]
 
+    def parents(self) -> Iterator[tuple[ObjectStore, str]]:
+        """The places above this one, the nearest first; each with the name in it that leads here."""
+        place, _, name = self.uri.rpartition("/")
+        while "://" in place:
+            yield ObjectStore(place, self.options), name
+            place, _, name = place.rpartition("/")
+
+    def has(self, pattern: str) -> bool:
+        """Whether an object has this name; with a `*`, whether one of the first objects beside it has.
+
+        False if they may not be looked at.
+        """
+        try:
+            if "*" not in pattern:
+                return self.exists(pattern)
+            beside = islice(self.listed(pattern.rpartition("/")[0]), _LOOKED_AT)
+            return any(fnmatch(each.name, pattern) for each in beside)
+        except StoreUnavailable:
+            raise
+        except OSError:
+            return False
+
     def open(self, name: str) -> BufferedIOBase:
         """To read parts of it. Raises FileNotFoundError."""
         with self._errors():
@@ -242,10 +268,14 @@ class ObjectStore:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except FileNotFoundError as error:
-            what = "there is no such bucket or container: make it; " if _NO_BUCKET.search(str(error)) else ""
-            raise FileNotFoundError(f"{self.uri}: {what}{_one_line(error)}") from None
-        except self._calls.exceptions.GenericError as error:
+        except (FileNotFoundError, self._calls.exceptions.GenericError) as error:
+            if _NO_BUCKET.search(str(error)):
+                what = "there is no such bucket or container: make it"
+                raise FileNotFoundError(f"{self.uri}: {what}; {_one_line(error)}") from None
+            if isinstance(error, FileNotFoundError):
+                raise FileNotFoundError(f"{self.uri}: {_one_line(error)}") from None
+            if _REFUSED.search(str(error)):
+                raise OSError(f"{self.uri}: {_one_line(error)}") from None
             raise StoreUnavailable(f"{self.uri}: {self._missing(str(error))}{_one_line(error)}") from None
         except (self._calls.exceptions.BaseError, ValueError, PermissionError) as error:
             raise OSError(f"{self.uri}: {_one_line(error)}") from None

@@ -52,7 +52,14 @@ from kzconsumer_files.range_names import (
     require_apart,
     staged_file,
 )
-from kzconsumer_files.target_marker import MARKER, MarkedPlace, new_marker, require_unused
+from kzconsumer_files.target_marker import (
+    MARKER,
+    STATE,
+    MarkedPlace,
+    new_marker,
+    require_outside_in_store,
+    require_unused,
+)
 
 # The ledger of a target in a store: an entry is an object, and entries are not folded. A range, and so its line, may
 # have two names (`names.range_names`). Calls block, and raise OSError.
@@ -172,7 +179,6 @@ def read_entry(store: ObjectStore, name: str) -> LedgerEntry | None:
         raise NotOurs(f"{store}/{name} cannot be read: {error}") from error
 
 
-_STATE: Final = "_kzconsumer"
 _THREADS: Final = 16  # a request takes some ten milliseconds, most of them waiting
 # Seconds to wait for a copy, and between looks at it.
 _COPY_LIMIT: Final = 30
@@ -189,19 +195,26 @@ class ObjectTarget(MarkedPlace):
     """
 
     def __init__(self, store: ObjectStore) -> None:
-        super().__init__(store, StateObjects(store, _STATE))
+        super().__init__(store, StateObjects(store, STATE))
         self._store = store
         self.attempts = local_attempts()
-        self._ledger = ObjectLedger(store, f"{_STATE}/ledger")
+        self._ledger = ObjectLedger(store, f"{STATE}/ledger")
         self._put: list[LedgerEntry] = []  # with objects that this process has staged, and not removed
 
     def mark(self, owner: TargetOwner) -> str:
-        """Mark the place as `owner`'s and return its permanent id. Raises NotOurs, also for an unsuitable store."""
-        make_local_attempts()
-        self._store.require_conditional_puts(_STATE)
+        """Mark the place as `owner`'s and return its permanent id. Raises NotOurs, also for an unsuitable store.
+
+        In a place that is refused nothing is made.
+        """
         names = sorted(chain(*self._store.tops()))
-        if self._files.read(MARKER) is None:
-            require_unused(self._store, names)
+        if is_new := self._files.read(MARKER) is None:
+            require_unused(self._store, names, self._files)
+            require_outside_in_store(self._store)
+        else:
+            self.find(owner)
+        make_local_attempts()
+        self._store.require_conditional_puts(STATE)
+        if is_new:
             self._files.create(MARKER, new_marker(owner))
         return self.find(owner)
 
@@ -253,7 +266,7 @@ class ObjectTarget(MarkedPlace):
 
     def decisions(self) -> list[LedgerEntry]:
         """Decisions that are not carried out yet. Raises NotOurs if one cannot be decoded."""
-        found = self._all(self._read, [each.name for each in self._store.listed(f"{_STATE}/publishing") if each.size])
+        found = self._all(self._read, [each.name for each in self._store.listed(f"{STATE}/publishing") if each.size])
         return [entry for entry in found if entry is not None]
 
     def finish(self) -> None:
@@ -299,9 +312,7 @@ class ObjectTarget(MarkedPlace):
 
     def put(self, attempt: Path) -> StorePut:
         """How tasks on other machines put files of an attempt. Only what a decision names is ever published."""
-        return StorePut(
-            f"{self._store.uri}/{_STATE}/attempts/{attempt.relative_to(self.attempts)}", self._store.options
-        )
+        return StorePut(f"{self._store.uri}/{STATE}/attempts/{attempt.relative_to(self.attempts)}", self._store.options)
 
     def discard(self, attempt: Path) -> bool:
         """Remove a local directory of files that are put, or will not be."""
@@ -327,10 +338,10 @@ class ObjectTarget(MarkedPlace):
     def leftovers(self) -> Iterator[str]:
         """What writers that were killed have put in vain, as a sentence."""
         needed = {_staged(each, number) for each in self.decisions() for number in range(len(each.files))}
-        found = [each for each in self._store.listed(f"{_STATE}/attempts") if each.name not in needed]
+        found = [each for each in self._store.listed(f"{STATE}/attempts") if each.name not in needed]
         if found:
             size = sum(each.size for each in found)
-            place = f"{self._store}/{_STATE}/attempts"
+            place = f"{self._store}/{STATE}/attempts"
             yield f"{len(found)} staged objects ({size} bytes) in {place} are of running writes, or of killed members"
 
     def _unsettled(self, ranges: Sequence[_Range]) -> list[_Range]:
@@ -405,7 +416,7 @@ class ObjectTarget(MarkedPlace):
     ) -> dict[RangeIdentity, RangeOverlap]:
         """Those that overlap a range that is published, set aside or decided for. `follows`: see `ObjectLedger`."""
         # Decisions are listed first: one that is carried out meanwhile is found as an entry.
-        decided = [os.path.basename(each.name) for each in self._store.listed(f"{_STATE}/publishing")]
+        decided = [os.path.basename(each.name) for each in self._store.listed(f"{STATE}/publishing")]
         return self._ledger.overlaps(parts, decided, follows)
 
     def _read(self, name: str) -> LedgerEntry | None:
@@ -424,8 +435,8 @@ def _range(part: AnyRange) -> OffsetRange:
 
 def _staged(entry: LedgerEntry, number: int) -> str:
     name = entry.staged[number] if entry.staged else staged_file(entry.topic, entry.partition, number)
-    return f"{_STATE}/attempts/{entry.attempt}/{name}"
+    return f"{STATE}/attempts/{entry.attempt}/{name}"
 
 
 def _decision(name: str) -> str:
-    return f"{_STATE}/publishing/{name}.json"
+    return f"{STATE}/publishing/{name}.json"

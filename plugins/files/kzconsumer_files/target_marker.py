@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from kzconsumer.logs.logger import get_logger
 from kzconsumer_files.layout import Layouts, Misfit
-from kzconsumer_files.object_store import StateFiles
+from kzconsumer_files.object_store import ObjectStore, StateFiles
 from kzconsumer_files.range_names import Marker, NotOurs, TargetOwner
 
 #: The name of the file.
 MARKER = "owner.json"
 #: That of a Delta table, which is a target before it has a log.
 DELTA_MARKER = "delta.json"
+#: The directory of ours in a target, a Delta table or an Iceberg table.
+STATE: Final = "_kzconsumer"
 _log = get_logger("kzconsumer.files")
 
 
@@ -27,31 +32,57 @@ def new_marker(owner: TargetOwner) -> bytes:
     return msgspec.json.format(msgspec.json.encode(made))
 
 
-def require_unused(where: object, names: Sequence[str]) -> None:
-    """Raises NotOurs for a place without a marker that holds others' files."""
+def require_unused(where: object, names: Sequence[str], files: StateFiles) -> None:
+    """Raises NotOurs for a place without a marker that holds others' files, or is a Delta table without rows."""
     # Readers of a Delta table, which `_delta_log` makes it, would not see our files.
     foreign = next((each for each in names if each[0] not in "._" or each == "_delta_log"), None)
     if foreign is not None:
         raise NotOurs(f"{where} is not empty ({foreign}) and not marked as a target of any group")
+    if files.read(DELTA_MARKER) is not None:
+        raise NotOurs(f"{where} is a Delta table: give another path")
 
 
 def require_outside(path: Path) -> None:
-    """Raises NotOurs for a new target inside a Delta table, or inside another target.
+    """Raises NotOurs for a new target inside a table, or inside another target.
 
-    VACUUM would remove our files from the table, and readers of the other target would see them. Both skip what is
-    below a name that begins with `_` or a dot.
+    VACUUM would remove our files from a Delta table, and the removal of orphan files from an Iceberg table; readers of
+    the other target would see them. All skip what is below a name that begins with `_` or a dot.
     """
     inner = path.resolve()
     for outer in inner.parents:
         if any(part[0] in "._" for part in inner.relative_to(outer).parts):
-            continue
-        # A parent that may not be searched has neither, as far as is known: a relative path may lead past it. A place
-        # that was refused has our directory, and no marker.
-        state = outer / "_kzconsumer"
-        if os.path.exists(outer / "_delta_log") or os.path.exists(state / DELTA_MARKER):
-            raise NotOurs(f"{path} is inside the Delta table {outer}, whose VACUUM would remove it: give another path")
-        if os.path.exists(state / MARKER):
-            raise NotOurs(f"{path} is inside the target {outer}, whose readers would see it, too: give another path")
+            break
+        # A parent that may not be searched has neither, as far as is known: a relative path may lead past it.
+        _require_neither(path, outer, partial(_is_in, outer))
+
+
+def require_outside_in_store(store: ObjectStore) -> None:
+    """As `require_outside`. Raises OSError if the store does not answer."""
+    for outer, inner in store.parents():
+        if inner[:1] in ("_", "."):
+            break
+        _require_neither(store, outer, outer.has)
+
+
+def _is_in(place: Path, pattern: str) -> bool:
+    return bool(glob.glob(os.path.join(glob.escape(str(place)), pattern)))
+
+
+def _require_neither(inner: object, outer: object, has: Callable[[str], bool]) -> None:
+    """`has` says whether there is something in `outer` that a pattern matches."""
+    if has(f"{STATE}/{MARKER}"):
+        raise NotOurs(f"{inner} is inside the target {outer}, whose readers would see it, too: give another path")
+    for kind, patterns, removal in _TABLES:
+        if any(map(has, patterns)):
+            raise NotOurs(
+                f"{inner} is inside the {kind} table {outer}, whose {removal} would remove it: give another path"
+            )
+
+
+_TABLES: Final = (
+    ("Delta", ("_delta_log/*", f"{STATE}/{DELTA_MARKER}"), "VACUUM"),
+    ("Iceberg", ("metadata/*.metadata.json",), "removal of orphan files"),
+)
 
 
 class MarkedPlace:

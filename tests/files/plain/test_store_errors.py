@@ -70,6 +70,7 @@ def test_the_answer_to_a_first_try_may_be_lost(store: StoreInMemory) -> None:
         (ValueError("no such option"), OSError, "s3://bucket/lake: no such option"),
         (PermissionDeniedError("denied"), OSError, "s3://bucket/lake: denied"),
         (GenericError("gone"), StoreUnavailable, "s3://bucket/lake: gone"),
+        (GenericError("status code: 403 Forbidden"), OSError, "s3://bucket/lake: status code: 403 Forbidden"),
     ],
 )
 def test_errors_of_a_store_are_a_line_with_its_place(
@@ -84,6 +85,24 @@ def test_errors_of_a_store_are_a_line_with_its_place(
         place.open("name")
     assert type(raised.value) is kind
     assert str(raised.value) == said
+
+
+def test_a_place_that_may_not_be_looked_at_has_nothing_as_far_as_is_known(
+    store: StoreInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    store.put("lake/log/1", b"1")
+    assert client(store).has("log/*")
+    for call in ("head", "list"):
+        monkeypatch.setattr(obstore, call, fails)
+    place, error = client(store), GenericError("status code: 403 Forbidden")
+    assert not place.has("log/*")
+    assert not place.has("log/1")
+    error = GenericError("timed out")
+    with pytest.raises(StoreUnavailable):
+        place.has("log/*")
 
 
 def test_who_has_created_an_object_is_told_so_and_nobody_else(store: StoreInMemory) -> None:

@@ -143,6 +143,7 @@ def test_a_directory_with_files_and_no_marker_is_refused(tmp_path: Path) -> None
     (tmp_path / "data.csv").touch()
     with pytest.raises(NotOurs, match=r"is not empty \(data.csv\)"):
         Target(tmp_path).mark(OWNER)
+    assert sorted(each.name for each in tmp_path.iterdir()) == [".hidden", "data.csv"], "nothing is made there"
     (tmp_path / "data.csv").unlink()
     Target(tmp_path).mark(OWNER)
 
@@ -153,15 +154,27 @@ def test_a_target_is_not_inside_another_one_whose_readers_would_see_its_files(tm
     inside.mark(OWNER)
     with pytest.raises(NotOurs, match="is not empty"):
         Target(outer).mark(OWNER)
-    Target(outer / "day=2").mark(OWNER)  # what was refused is no target, though it has a directory of ours now
+    (outer / "_kzconsumer" / "attempts").mkdir(parents=True)
+    Target(outer / "day=2").mark(OWNER)  # earlier versions left a directory of ours in a place that they refused
     (outer / "_kzconsumer" / MARKER).write_text("{}")
     inside.mark(OWNER)  # as earlier versions allowed it
     (tmp_path / "link").symlink_to(outer)
     for other in (outer / "other", outer / "day=1" / "other", tmp_path / "link" / "other"):
         with pytest.raises(NotOurs, match=f"^{other} is inside the target {outer}, whose readers would see it, too: "):
             Target(other).mark(OWNER)
+        assert not other.exists()
     for skipped in ("_other", ".other", "_others/below"):
         Target(outer / skipped).mark(OWNER)
+
+
+def test_a_target_is_not_inside_an_iceberg_table_whose_orphan_files_are_removed(tmp_path: Path) -> None:
+    table = tmp_path / "lake [1]" / "orders"
+    (table / "metadata").mkdir(parents=True)
+    Target(table / "other").mark(OWNER)  # a directory of this name makes no table
+    (table / "metadata" / "00000-5e9d.metadata.json").touch()
+    with pytest.raises(NotOurs, match=r"more is inside the Iceberg table .*, whose removal of orphan files would"):
+        Target(table / "sub" / "more").mark(OWNER)
+    Target(table.parent / "other").mark(OWNER)
 
 
 def test_a_relative_path_below_a_directory_that_may_not_be_searched(

@@ -43,6 +43,7 @@ from tests.support.duckdb_reader import delta_by_duckdb
 from tests.support.extent import extent, only_nightly
 from tests.support.range_data import range_data, record
 from tests.support.sink_contract import OurSinkContract
+from tests.support.store_in_memory import StoreInMemory
 from tests.support.table_sink import TableSink
 from tests.support.table_suite import Offsets, TableSuite, offsets, once
 
@@ -456,8 +457,13 @@ def test_invalid_locations(out: Path, tmp_path: Path) -> None:
     claimed(tmp_path / "without rows")
     with pytest.raises(NotOurs, match=r"/without rows/sub is inside the Delta table "):
         Target(tmp_path / "without rows" / "sub").mark(OWNER)
+    with pytest.raises(NotOurs, match=r"/without rows is a Delta table: give another path"):
+        Target(tmp_path / "without rows").mark(OWNER)
+    with StoreInMemory().reached() as store:
+        store.put("lake/_kzconsumer/owner.json", b"{}")
+        with pytest.raises(NotOurs, match="s3://bucket/lake/sub is inside the target s3://bucket/lake, whose readers"):
+            DeltaTarget(ToDelta(path=store.uri("lake/sub"))).mark(OWNER)
     shutil.rmtree(table / "_kzconsumer")
-    shutil.rmtree(table / "sub")
     for file in table.glob("*.parquet"):
         file.unlink()
     with pytest.raises(NotOurs, match=r"is not empty \(_delta_log\)"):
@@ -465,12 +471,17 @@ def test_invalid_locations(out: Path, tmp_path: Path) -> None:
     assert claimed(table).open() is not None
     with pytest.raises(NotOurs, match=r"partition_by is \['day'\], and the table at .* is partitioned by \[\]"):
         claimed(table, partition_by=("day",))
+    shutil.rmtree(table / "_kzconsumer")
+    with pytest.raises(NotOurs, match="partition_by is"):
+        claimed(table, partition_by=("day",))
+    assert [each.name for each in table.iterdir()] == ["_delta_log"], "nothing is made in a table that is refused"
     with pytest.raises(NotOurs, match="is not marked as a Delta table"):
         DeltaTarget(ToDelta(path=str(tmp_path / "nowhere"))).find(OWNER)
     out.mkdir()
     (out / "somebodys.csv").touch()
     with pytest.raises(NotOurs, match=r"is not empty \(somebodys.csv\) and no Delta table"):
         claimed(out)
+    assert [each.name for each in out.iterdir()] == ["somebodys.csv"]
 
 
 def test_a_table_that_is_gone_takes_nothing_more(writer: Writer[DeltaTarget], out: Path) -> None:

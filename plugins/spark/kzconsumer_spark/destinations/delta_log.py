@@ -37,6 +37,7 @@ from kzconsumer_files.object_store import (
 )
 from kzconsumer_files.private_directory import local_attempts, make_local_attempts
 from kzconsumer_files.range_names import NotOurs
+from kzconsumer_files.target_marker import STATE
 from kzconsumer_spark.destinations.delta_columns import further_columns, rules_of, table_columns
 from kzconsumer_spark.destinations.table_history import CommitNote
 from kzconsumer_spark.worker_protocol.messages import ToDelta
@@ -204,8 +205,6 @@ def _decoded(entry: bytes) -> list[_Txn] | None:
 
 # A Delta table and the state beside it are in a directory, or in an object store.
 
-_STATE = "_kzconsumer"
-
 
 class DeltaPlace(Protocol):
     """Methods raise OSError. `attempts` is for files that are not committed yet; `options` are `deltalake`'s.
@@ -244,8 +243,8 @@ class DeltaDirectory:
     def __init__(self, path: Path) -> None:
         self.uri = str(path)
         self.options: dict[str, str] = {}
-        self.state: StateFiles = StateDirectory(path / _STATE)
-        self.attempts = path / _STATE / "attempts"
+        self.state: StateFiles = StateDirectory(path / STATE)
+        self.attempts = path / STATE / "attempts"
         self.put: Put | None = None
         self._path = path
 
@@ -253,7 +252,7 @@ class DeltaDirectory:
         make_directory(self.attempts)
 
     def names(self) -> list[str]:
-        return sorted(each.name for each in self._path.iterdir())
+        return sorted(each.name for each in self._path.iterdir()) if self._path.exists() else []
 
     def add(self, file: Path, name: str) -> Path:
         sync_file(file)
@@ -271,13 +270,13 @@ class DeltaStore:
         self._store = ObjectStore(to.path, to.store_options)
         self.uri = self._store.uri
         self.options = {**to.store_options, **client_options(to.store_options)}
-        self.state: StateFiles = StateObjects(self._store, _STATE)
+        self.state: StateFiles = StateObjects(self._store, STATE)
         self.attempts = local_attempts()
         self.put: Put | None = StorePut(self._store.uri, to.store_options)
 
     def make(self) -> None:
         make_local_attempts()
-        self._store.require_conditional_puts(_STATE)
+        self._store.require_conditional_puts(STATE)
 
     def names(self) -> list[str]:
         return sorted(chain(*self._store.tops()))

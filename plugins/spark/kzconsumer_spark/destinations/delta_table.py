@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 
 from kzconsumer.model import RangeIdentity
 from kzconsumer_files.holdings import Held
-from kzconsumer_files.object_store import Put, is_object_store
+from kzconsumer_files.object_store import ObjectStore, Put, is_object_store
 from kzconsumer_files.private_directory import dead_attempts
 from kzconsumer_files.publication import SetAside, StagedRange
 from kzconsumer_files.range_names import (
@@ -35,7 +35,7 @@ from kzconsumer_files.range_names import (
     scoped_files,
     unique_file,
 )
-from kzconsumer_files.target_marker import DELTA_MARKER, MARKER, require_outside
+from kzconsumer_files.target_marker import DELTA_MARKER, MARKER, require_outside, require_outside_in_store
 from kzconsumer_files.target_writer import require_usable as require_place
 from kzconsumer_spark.destinations.delta_columns import partition_values
 from kzconsumer_spark.destinations.delta_log import AddedFile, DeltaHistory, DeltaLog, place_of
@@ -81,15 +81,22 @@ class DeltaTarget:
     def mark(self, owner: TargetOwner) -> None:
         """Make the directory, if need be, and mark it. The table is made with the first rows, whose columns it has.
 
-        Raises NotOurs for a directory with other content, or a table that requires more of writers than we do.
+        Raises NotOurs for a directory with other content, or a table that requires more of writers than we do: nothing
+        is made there.
         """
-        self._place.make()
-        if self._state.read(DELTA_MARKER) is None:
+        if is_new := self._state.read(DELTA_MARKER) is None:
             self._require_place()
+        self._require_simple()
+        self._place.make()
+        if is_new:
             self._state.create(DELTA_MARKER, msgspec.json.encode({"version": 1, "id": uuid.uuid4().hex}))
-        self.find(owner)
+        self._identify(owner)
 
     def find(self, owner: TargetOwner) -> None:
+        self._identify(owner)
+        self._require_simple()
+
+    def _identify(self, owner: TargetOwner) -> None:
         marker = self._state.read(DELTA_MARKER)
         if marker is None:
             raise NotOurs(f"{self._place.uri} is not marked as a Delta table that a group writes to")
@@ -98,6 +105,8 @@ class DeltaTarget:
         except (msgspec.DecodeError, LookupError, TypeError) as error:
             raise NotOurs(f"{self._state.place(DELTA_MARKER)} cannot be read: {error}") from error
         self._to = msgspec.structs.replace(self._to, scope=scope(owner.cluster, owner.group, owner.sink))
+
+    def _require_simple(self) -> None:
         if (table := self.open()) is not None:
             self.log.require_simple(table, self._to.partition_by)
 
@@ -290,5 +299,7 @@ class DeltaTarget:
         foreign = next((each for each in self._place.names() if each[0] not in "._"), None)
         if foreign is not None and self.open() is None:
             raise NotOurs(f"{self._place.uri} is not empty ({foreign}) and no Delta table")
-        if not is_object_store(self._place.uri):
+        if is_object_store(self._place.uri):
+            require_outside_in_store(ObjectStore(self._place.uri, self._to.store_options))
+        else:
             require_outside(Path(self._place.uri))

@@ -33,6 +33,7 @@ from kzconsumer_files.range_names import (
     scope,
     unique_file,
 )
+from kzconsumer_files.target_marker import STATE
 from kzconsumer_spark.destinations.iceberg_log import (
     IcebergHistory,
     IcebergLog,
@@ -141,7 +142,7 @@ class IcebergTarget:
         Raises OSError.
         """
         place = self.open().location()
-        return local(place) / "_kzconsumer" / "attempts" if is_local(place) else local_attempts()
+        return local(place) / STATE / "attempts" if is_local(place) else local_attempts()
 
     def put(self, table: Table) -> Put | None:
         """See `kzconsumer_spark.worker.range_writers`."""
