@@ -10,6 +10,7 @@ import secrets
 import socket
 import time
 from collections.abc import Mapping
+from shlex import quote
 
 import anyio
 
@@ -160,7 +161,7 @@ class Membership:
         reason = f"session {holder % (1 << 64):#x} has it: [group] consumer_id must be unique, leave it out"
         if not holder:
             event = "consumer id is taken by a node that no session holds"
-            reason = f"`kzconsumer groups clean {self.paths.root.rpartition('/')[2]}` removes it"
+            reason = f"`kzconsumer groups clean {quote(self.paths.root.rpartition('/')[2])}` removes it"
         log.error(event, consumer=self.consumer, about=self.paths.member(self.consumer), reason=reason)
         self.waits_for = f"{event}: {reason}"
 

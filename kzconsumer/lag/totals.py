@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Sized
+from shlex import quote
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
@@ -205,7 +206,9 @@ class Finding(msgspec.Struct, frozen=True):
 
 def finding(id: FindingId, group: str, text: str, partitions: Sequence[str] = ()) -> Finding:
     kind = KINDS[id]
-    return Finding(id, text, list(partitions), kind.command.format(group=group), f"troubleshooting.html#{kind.see}")
+    return Finding(
+        id, text, list(partitions), kind.command.format(group=quote(group)), f"troubleshooting.html#{kind.see}"
+    )
 
 
 def of_partitions(id: FindingId, group: str, names: Sequence[str], what: str, why: str) -> Finding:

@@ -31,6 +31,8 @@ class DaemonFeed:
         """`group`: also read every partition of its group, which costs the daemon reads."""
         self.address = address
         self.group = group
+        self.of = ""
+        """The name of the group, before it is read: empty if only the daemon knows it."""
         self.documents: dict[str, Any] = {}
         self.lost: float | None = None
         """Since when it is unreachable, in seconds since 1970; None while it is reached."""

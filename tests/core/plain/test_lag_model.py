@@ -274,6 +274,7 @@ def test_health_has_three_values() -> None:
     assert examined([found], ["broker 1 does not answer"]).health == "unhealthy"
     assert examined([], ["broker 1 does not answer"]).health == "not examined"
     assert finding("lag_unknown", "orders", "x").command == "kzconsumer lag orders"
+    assert finding("lag_unknown", "my group", "x").command == "kzconsumer lag 'my group'"
 
 
 @pytest.mark.parametrize("id", sorted(KINDS))

@@ -121,7 +121,7 @@ def test_every_finding_leads_to_a_command_and_a_section_that_exist() -> None:
     headings = anchors(PAGE)
     for kind, advice in ADVICE.items():
         assert advice.see in headings, kind
-        whole_parser().parse_args(shlex.split(advice.command_for("g"))[1:])
+        whole_parser().parse_args(shlex.split(advice.command_for("my group"))[1:])
 
 
 def test_only_lasting_problems_count() -> None:

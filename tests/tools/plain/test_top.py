@@ -244,6 +244,22 @@ def test_an_unhealthy_daemon_comes_first_with_its_findings() -> None:
     assert "orders  127.0.0.1:9308  healthy" in lines
 
 
+def test_a_long_reason_is_wrapped_and_counted() -> None:
+    """Why it is not reached is what it says last."""
+    lost = GroupFeed(Settings.from_dict({"zookeeper": {"connect": "zk1:2181"}, "group": {"id": "unused"}}), "billing")
+    lost.lost, lost.reason = 0.0, "zk1:2181: ZooKeeper did not answer within 15 s (zk1:2181: no answer within 2 s)"
+    assert [line.rstrip() for line in drawn([lost])] == [
+        "0 of 1 reached",
+        "",
+        "billing  zk1:2181",
+        "  not reachable since 1970-01-01T00:00:00Z: zk1:2181: ZooKeeper did not answer",
+        "    within 15 s (zk1:2181: no answer within 2 s)",
+    ]
+    found = feed(findings=[{"text": "some words " * 40}])
+    found.documents["partitions"]["owned"] = [partition("a", n) for n in range(90)]
+    assert len(drawn([found])) == LINES - 1
+
+
 def test_the_sum_over_daemons_says_what_is_unknown() -> None:
     cut_off = feed(total={"at_least": 7, "unknown": {"no leader": 2}})
     assert "lag at least 1,211 (2 unknown)" in drawn([feed(), cut_off])[0]

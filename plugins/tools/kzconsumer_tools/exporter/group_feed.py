@@ -32,7 +32,7 @@ class GroupFeed(DaemonFeed):
 
     def __init__(self, settings: Settings, group: str) -> None:
         super().__init__(Address(settings.zookeeper.connect), group=True)
-        self._group = group
+        self._group = self.of = group
         self._exporter = Exporter(settings, "", INTERVAL, STALLED_AFTER, wanted=lambda name: name == group)
         self._last: ExporterReading | None = None
         self._stored: deque[tuple[float, Mapping[TopicPartition, int]]] = deque(maxlen=RATED)

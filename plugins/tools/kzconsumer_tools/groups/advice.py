@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from shlex import quote
 from types import MappingProxyType
 from typing import Literal
 
@@ -38,7 +39,7 @@ class Advice(msgspec.Struct, frozen=True):
     see: str
 
     def command_for(self, group: str) -> str:
-        return f"kzconsumer {self.command.format(group=group)}"
+        return f"kzconsumer {self.command.format(group=quote(group))}"
 
     @property
     def page(self) -> str:

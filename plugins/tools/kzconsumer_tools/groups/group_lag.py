@@ -6,6 +6,7 @@ import contextlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from shlex import quote
 from types import MappingProxyType
 
 import msgspec
@@ -271,7 +272,7 @@ def remarks(group: GroupLag) -> Iterator[str]:
         topics = sorted({each.topic for each in group.partitions if each.gone})
         yield (
             f"{plural(group.gone, 'offset')} of what does not exist ({some(topics, MOST_NAMES)}): "
-            f"`kzconsumer groups clean {group.group}` removes them."
+            f"`kzconsumer groups clean {quote(group.group)}` removes them."
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from shlex import quote
 from typing import Literal
 
 import msgspec
@@ -171,4 +172,4 @@ def to_resolve(group: str, to: Side, partitions: Collection[MovedPartition]) -> 
     ways = _RESOLVED if to == "kafka" else _RESOLVED_IN_KAFKA
     numbers = Counter(ways[each.blocked] for each in partitions if each.blocked is not None)
     for (what, how), number in sorted(numbers.items()):
-        yield f"{plural(number, 'offset')} {'is' if number == 1 else 'are'} {what}: {how.format(group=group)}"
+        yield f"{plural(number, 'offset')} {'is' if number == 1 else 'are'} {what}: {how.format(group=quote(group))}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping
+from shlex import quote
 from typing import NamedTuple, cast
 
 import msgspec
@@ -239,7 +240,7 @@ async def require_counting(
     if others:
         raise NotDoneError(
             f"the brokers have other offsets of group {nodes.group} than ZooKeeper, for {some(map(str, others))}: "
-            f"`kzconsumer groups move {nodes.group} --from-kafka --execute` copies them first; "
+            f"`kzconsumer groups move {quote(nodes.group)} --from-kafka --execute` copies them first; "
             "with --storage zookeeper they do not count (nothing was changed)"
         )
 
@@ -299,7 +300,7 @@ def prepare_export(nodes: GroupNodes, format: FileFormat, scope: Scope | None) -
 
 
 def _reset_hint(nodes: GroupNodes) -> str:
-    return f"`kzconsumer offsets reset {nodes.group}` sets where to begin, --topic leaves topics out"
+    return f"`kzconsumer offsets reset {quote(nodes.group)}` sets where to begin, --topic leaves topics out"
 
 
 async def prepare_clone(

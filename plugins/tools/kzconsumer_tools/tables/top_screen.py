@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from textwrap import wrap
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -159,10 +160,11 @@ def _sum(reached: Sequence[Mapping[str, Any]], name: str) -> Any:
 
 def _daemon(each: DaemonFeed, rows: int, width: int, view: View | None) -> list[RenderableType]:
     now = each.status
-    names = [printable(now.get("group", "")), clip(printable(each.address.listen), _ADDRESS)]
+    names = [printable(now.get("group", each.of)), clip(printable(each.address.listen), _ADDRESS)]
     state, reasons = _state(each)
     lines: list[RenderableType] = [_line(*filter(None, names), state, style="bold")]
-    lines += [_line(f"  {printable(reason)}", style="red" if each.lost is not None else "yellow") for reason in reasons]
+    said = [line for reason in reasons for line in _wrapped(printable(reason), width)]
+    lines += [_line(line, style="red" if each.lost is not None else "yellow") for line in said]
     if not now:
         return lines
     old = "dim" if each.lost is not None else ""
@@ -171,13 +173,18 @@ def _daemon(each: DaemonFeed, rows: int, width: int, view: View | None) -> list[
     group = bool(each.documents.get("group", {}).get("partitions"))
     partitions = view.chosen(_shown(each)) if view is not None else _shown(each)
     first = view.first if view is not None else 0
-    rows = max(0, rows - max(0, len(reasons) - 1) - (len(figures) - 1))
+    rows = max(0, rows - max(0, len(said) - 1) - (len(figures) - 1))
     if rows and partitions:
         partitions = sorted(partitions, key=_rank if group else _progress)[first:]
         lines.append((_group if group else _partitions)(partitions[:rows], old, width))
         if (more := len(partitions) - rows) > 0:
             lines.append(_line(f"  and {plural(more, 'partition')} more, none of them worse", style="dim"))
     return lines
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """A sentence is not cut: what it says last is why."""
+    return wrap(text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _figures(now: Mapping[str, Any], width: int) -> list[str]:
