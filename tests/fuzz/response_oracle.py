@@ -31,6 +31,11 @@ BYTES = ("bytes", "records")
 NUMBERS = (-1, 0, 0, 1, 3, 77, 1 << 30)
 READ_TAGS = ("diverging_epoch",)
 TEXTS = ("g", "g", "", "topic", "größe", "x" * 130)
+SUBSCRIPTION = bytes.fromhex("0001 00000002 0005") + b"topic" + bytes.fromhex("0003") + b"t-2" + b"\xff" * 4 + b"\0" * 4
+ASSIGNMENT = (
+    bytes.fromhex("0000 00000001 0005") + b"topic" + bytes.fromhex("00000002 00000003 0000004d 00000001") + b"?"
+)
+"""What members of a group say of themselves, in bytes: version, topics (with partitions), and data that is skipped."""
 
 
 class Bad(Exception):
@@ -42,6 +47,7 @@ class Field(NamedTuple):
     kind: Any
     """A dataclass for a structure, else the name of a primitive type."""
     array: bool
+    nullable: bool
 
 
 @cache
@@ -59,12 +65,12 @@ def fields(kind: Any) -> tuple[Field, ...]:
         if "tag" in field.metadata:
             continue
         one: Any = field.type
-        if isinstance(one, types.UnionType):
+        if nullable := isinstance(one, types.UnionType):
             one = next(each for each in typing.get_args(one) if each is not types.NoneType)
         array = typing.get_origin(one) is tuple
         if array:
             one = typing.get_args(one)[0]
-        found.append(Field(field.name, field.metadata.get("kafka_type", one), array))
+        found.append(Field(field.name, field.metadata.get("kafka_type", one), array, nullable))
     return tuple(found)
 
 
@@ -80,7 +86,7 @@ def tagged(kind: Any) -> dict[int, tuple[str, Any]]:
 
 
 class Reader:
-    """Bytes taken from the front. `odd`: a null or a negative length that a strict reader may refuse."""
+    """Bytes taken from the front. `odd`: a strict reader may refuse them, for a negative length where null is none."""
 
     def __init__(self, data: bytes, *, flexible: bool) -> None:
         self.data = data
@@ -109,10 +115,10 @@ class Reader:
             raise Bad
         return value
 
-    def length(self, width: int) -> int:
+    def length(self, width: int, *, nullable: bool = False) -> int:
         """-1 for null."""
         length = self.varint() - 1 if self.flexible else self.number(width)
-        self.odd = self.odd or length < 0
+        self.odd = self.odd or length < (-1 if nullable else 0)
         return max(length, -1)
 
     def tags(self, known: dict[int, tuple[str, Any]] | None = None) -> Tree:
@@ -129,32 +135,35 @@ class Reader:
 
     def structure(self, kind: Any) -> Tree:
         tree = {}
-        for name, part, array in fields(kind):
+        for name, part, array, nullable in fields(kind):
             if array:
-                tree[name] = [self.one(part) for _ in range(self.length(4))]
+                tree[name] = [self.one(part) for _ in range(self.length(4, nullable=nullable))]
             else:
-                tree[name] = self.one(part)
+                tree[name] = self.one(part, nullable=nullable)
         return tree | self.tags(tagged(kind))
 
-    def one(self, kind: Any) -> Any:
+    def one(self, kind: Any, *, nullable: bool = False) -> Any:
         if not isinstance(kind, str):
             return self.structure(kind)
         if kind == "string":
-            length = self.length(2)
+            length = self.length(2, nullable=nullable)
             try:
                 return None if length < 0 else self.take(length).decode()
             except UnicodeDecodeError:
                 raise Bad from None
         if kind in BYTES:
-            return self.take(max(self.length(4), 0))
+            return self.take(max(self.length(4, nullable=nullable), 0))
         return self.number(WIDTHS[kind])
 
 
 def write(kind: Any, rng: random.Random, *, flexible: bool) -> bytes:
     """A random response of that schema."""
     parts = []
-    for _, part, array in fields(kind):
-        if array:
+    for _, part, array, nullable in fields(kind):
+        sized = array or part == "string" or part in BYTES
+        if nullable and sized and rng.random() < 0.2:
+            parts.append(_null(2 if part == "string" and not array else 4, flexible=flexible))
+        elif array:
             number = rng.choice([0, 1, 1, 2, 5])
             parts.append(_length(number, 4, flexible=flexible))
             parts += [_one(part, rng, flexible=flexible) for _ in range(number)]
@@ -174,11 +183,16 @@ def _one(kind: Any, rng: random.Random, *, flexible: bool) -> bytes:
     if not isinstance(kind, str):
         return write(kind, rng, flexible=flexible)
     if kind == "string" or kind in BYTES:
-        data = rng.choice(TEXTS).encode() if kind == "string" else rng.randbytes(rng.choice([0, 5, 200]))
+        blobs = (b"", rng.randbytes(5), rng.randbytes(200), SUBSCRIPTION, ASSIGNMENT)
+        data = rng.choice(TEXTS).encode() if kind == "string" else rng.choice(blobs)
         return _length(len(data), 2 if kind == "string" else 4, flexible=flexible) + data
     width = WIDTHS[kind]
     number = rng.choice(NUMBERS) if width >= 4 else rng.choice(NUMBERS[:5])
     return number.to_bytes(width, "big", signed=True)
+
+
+def _null(width: int, *, flexible: bool) -> bytes:
+    return b"\0" if flexible else b"\xff" * width
 
 
 def _length(length: int, width: int, *, flexible: bool) -> bytes:

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kzconsumer.brokers.protocol.cluster_state import MetadataRequest, PartitionMetadata, TopicMetadata
 from kzconsumer.brokers.protocol.log_reads import FetchResponse
 from kzconsumer.brokers.protocol.versions import SPOKEN
 from kzconsumer.errors import ProtocolError
@@ -25,12 +26,11 @@ from tests.fuzz.responses import APIS, decode, differences, seeds
 from tests.fuzz.slices import ROOT, run_slice
 from tests.support.extent import NIGHTLY, extent
 
-pytestmark = pytest.mark.long
-
 CASES = int(os.environ.get("KZCONSUMER_FUZZ_CASES", extent("8000", "400000")))
 SEED = int(os.environ.get("KZCONSUMER_FUZZ_SEED", extent("1", str(NIGHTLY))))
 
 
+@pytest.mark.long
 def test_mutated_responses_are_read_alike() -> None:
     outcome = run_slice("responses", CASES, SEED)
     assert outcome.crash is None, outcome.crash
@@ -50,6 +50,30 @@ def test_good_responses_of_every_version_of_every_request_are_read() -> None:
     assert kinds["read"] > 0.98 * len(known), kinds
 
 
+def test_fetched_records_are_views_of_the_response() -> None:
+    for api, version, _, data in seeds():
+        if api.name == "fetch":
+            answer = decode(api.request, version, memoryview(data))
+            assert all(part.records.obj is data for part in answer.partitions)
+
+
+def test_of_metadata_only_what_is_wanted_is_read() -> None:
+    """Also where a broker can only return all topics."""
+    known = [each for each in seeds() if each.api.name == "metadata"]
+    for _, version, _, data in known:
+        whole = decode(MetadataRequest(None, replicas=True), version, memoryview(data))
+        leaders = decode(MetadataRequest(None), version, memoryview(data))
+        brokers = decode(MetadataRequest(()), version, memoryview(data))
+        assert leaders.topics == {name: without_replicas(topic) for name, topic in whole.topics.items()}
+        assert brokers == msgspec.structs.replace(whole, topics={})
+
+
+def without_replicas(topic: TopicMetadata) -> TopicMetadata:
+    parts = {n: PartitionMetadata(part.error, part.leader, part.leader_epoch) for n, part in topic.partitions.items()}
+    return TopicMetadata(topic.error, parts, topic.id)
+
+
+@pytest.mark.long
 def test_every_truncation_and_every_addition_is_refused() -> None:
     """Of a response of every version of every request."""
     for _, of_version in groupby(seeds(), lambda each: (each.api.name, each.version)):
@@ -58,7 +82,7 @@ def test_every_truncation_and_every_addition_is_refused() -> None:
         for size in range(4, len(data)):
             with pytest.raises(ProtocolError):
                 decode(api.request, version, memoryview(data)[:size])
-        with pytest.raises(ProtocolError, match="left over"):
+        with pytest.raises(ProtocolError, match="left over|no coordinator of group"):
             decode(api.request, version, memoryview(data + b"\0"))
 
 
@@ -91,11 +115,13 @@ def careless(request: Any, version: int, data: memoryview) -> Any:
         raise IndexError from error
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wrong", [shifted, short, strict, careless])
 def test_control_a_decoder_that_is_wrong_is_found(wrong: Callable[[Any, int, memoryview], Any]) -> None:
     assert differences(wrong, 3000, seed=1)[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", ["before", "behind"])
 def test_control_one_byte_outside_ends_the_process(where: str) -> None:
     code = f"from tests.core.plain.test_response_fuzz import stray; stray({where!r})"
