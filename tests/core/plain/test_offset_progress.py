@@ -1,12 +1,16 @@
-"""The progress of a claim: what test_offset_progress_property.py does not draw."""
+"""The progress of a claim: in whatever order work ends, the contiguous prefix of what was handed out is processed."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.progress import Progress
 from tests.support.chunks import progress
+
+Range = tuple[int, int]
 
 
 def handed(until: int, start: int = 0) -> Progress:
@@ -106,3 +110,123 @@ def test_what_goes_on_knows_what_the_claim_knew() -> None:
     assert after.replay is None
     assert after.open
     assert after.settled
+
+
+class OneLog(RuleBasedStateMachine):
+    """A log and its successive owners, as a member sees them.
+
+    Each claim has a progress that begins where the previous one's commit ended, or at a seek. Offsets are counted one
+    by one here, naively.
+    """
+
+    @initialize(start=st.integers(0, 1000))
+    def begin(self, start: int) -> None:
+        self.stored = start
+        self._claim(start)
+        self.late: list[tuple[Progress, Range]] = []  # delivered by a claim that is lost
+
+    def _claim(self, start: int) -> None:
+        self.progress = Progress(TopicPartition("t", 0), start)
+        self.start = start
+        self.handed: list[Range] = []
+        self.done = set[int]()
+
+    @property
+    def unacknowledged(self) -> list[Range]:
+        return [(first, until) for first, until in self.handed if not self.done.issuperset(range(first, until))]
+
+    @property
+    def expected(self) -> int:
+        at = self.start
+        while at in self.done:
+            at += 1
+        return at
+
+    @precondition(lambda self: self.progress.open)
+    @rule(size=st.integers(1, 40))
+    def hand_out(self, size: int) -> None:
+        """A record with the hole before it, or a batch: their ranges tile either way."""
+        first = self.progress.consumed
+        self.progress.hand_over(first + size)
+        self.handed.append((first, first + size))
+
+    @precondition(lambda self: self.unacknowledged)
+    @rule(data=st.data())
+    def acknowledge(self, data: st.DataObject) -> None:
+        first, until = data.draw(st.sampled_from(self.unacknowledged))
+        assert self.progress.mark(first, until)
+        self.done.update(range(first, until))
+
+    @precondition(lambda self: self.done)
+    @rule(data=st.data())
+    def acknowledge_again(self, data: st.DataObject) -> None:
+        first, until = data.draw(st.sampled_from([each for each in self.handed if self.done.issuperset(range(*each))]))
+        assert not self.progress.mark(first, until)
+
+    @rule(ahead=st.integers(0, 50), size=st.integers(1, 50))
+    def acknowledge_what_was_never_handed_out(self, ahead: int, size: int) -> None:
+        at = self.progress.consumed + ahead
+        assert not self.progress.mark(at, at + size)
+
+    @precondition(lambda self: self.late)
+    @rule(data=st.data())
+    def acknowledge_too_late(self, data: st.DataObject) -> None:
+        progress, (first, until) = data.draw(st.sampled_from(self.late))
+        before = progress.processed
+        assert not progress.mark(first, until)
+        assert progress.processed == before
+
+    @rule()
+    def commit(self) -> None:
+        assert self.progress.processed >= self.stored
+        self.stored = self.progress.processed
+
+    @precondition(lambda self: self.progress.open)
+    @rule()
+    def revoke(self) -> None:
+        """The partition is revoked: delivered records may still be acknowledged."""
+        self.settled = False
+        self.progress.close(self._settle)
+        assert self.settled == (self.expected == self.progress.consumed)
+
+    def _settle(self) -> None:
+        self.settled = True
+
+    @precondition(lambda self: not self.progress.open)
+    @rule()
+    def come_back_after_a_revocation(self) -> None:
+        """Committed for the last time, then released, then claimed again."""
+        assert self.settled == (self.expected == self.progress.consumed)
+        self.commit()
+        self._lose_and_claim(self.stored)
+
+    @rule()
+    def come_back_after_a_loss(self) -> None:
+        self._lose_and_claim(self.stored)
+
+    @rule(offset=st.integers(0, 1000))
+    def seek(self, offset: int) -> None:
+        self.stored = offset
+        self._lose_and_claim(offset)
+
+    def _lose_and_claim(self, at: int) -> None:
+        self.late += [(self.progress, each) for each in self.unacknowledged]
+        self.progress.close()
+        self._claim(at)
+
+    @invariant()
+    def processed_is_the_contiguous_prefix(self) -> None:
+        assert self.progress.processed == self.expected
+        assert self.stored <= self.progress.processed <= self.progress.consumed
+        assert all(self.stored <= first for first, _ in self.unacknowledged)
+
+    @invariant()
+    def what_is_kept_is_ranges_apart(self) -> None:
+        """Memory: at most one range per gap in the acknowledgements."""
+        beyond = sorted(at for at in self.done if at >= self.expected)
+        runs = [at for at in beyond if at - 1 not in self.done]
+        assert [first for first, _ in self.progress.done_beyond] == runs
+        assert len(runs) <= len(self.unacknowledged)
+
+
+TestOneLog = OneLog.TestCase
