@@ -6,19 +6,9 @@ import pytest
 
 from kzconsumer.offsets.start_rules import Adoption, Clear, Refuse, Replay, StartAt, compare, resume
 from kzconsumer.registry.claim_record import Plan
+from tests.support.plans import plan_of
 
-PLAN = Plan(
-    id="p",
-    first=100,
-    until=200,
-    offset_version=7,
-    records=100,
-    checksum="0",
-    incarnation="0x2a",
-    epoch=1,
-    isolation="read_committed",
-    fingerprint="9f3c",
-)
+PLAN = plan_of(100, 200, offset_version=7, epoch=1, fingerprint="9f3c")
 
 
 def found(

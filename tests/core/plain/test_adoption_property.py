@@ -14,6 +14,7 @@ from hypothesis.strategies import DrawFn
 
 from kzconsumer.offsets.start_rules import Clear, Refuse, Replay, StartAt, compare, missing
 from kzconsumer.registry.claim_record import Plan
+from tests.support.plans import plan_of
 
 # Few values, so that equal and neighbouring ones are frequent.
 OFFSETS = st.integers(0, 12)
@@ -36,16 +37,12 @@ class Found(NamedTuple):
 @st.composite
 def plans(draw: DrawFn) -> Plan:
     first = draw(OFFSETS)
-    return Plan(
-        id="p",
-        first=first,
-        until=first + draw(st.integers(1, 6)),
+    return plan_of(
+        first,
+        first + draw(st.integers(1, 6)),
         offset_version=draw(st.integers(0, 3)),
-        records=draw(st.integers(0, 6)),
-        checksum="0",
         incarnation=draw(NAMES),
         epoch=draw(st.integers(0, 1)),
-        isolation="read_committed",
         fingerprint=draw(FINGERPRINTS),
     )
 

@@ -133,18 +133,7 @@ class Writer:
         for progress in owned:
             self.planned += 1
             first = progress.processed
-            plans[progress] = Plan(
-                id=f"{self.planned:x}",
-                first=first,
-                until=first + 5,
-                offset_version=-1,
-                records=5,
-                checksum="0",
-                incarnation="0x2a",
-                epoch=0,
-                isolation="read_committed",
-                fingerprint="f",
-            )
+            plans[progress] = plan_of(first, first + 5, id=f"{self.planned:x}", offset_version=-1)
         for progress in await self.committer.plan(plans):
             partition, plan = progress.topic_partition, plans[progress]
             self.in_flight[partition] = plan

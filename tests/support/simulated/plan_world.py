@@ -36,6 +36,7 @@ from kzconsumer.registry.paths import CONSUMERS, GroupPaths
 from kzconsumer.sinks import range_plans
 from kzconsumer.zookeeper.operations import ConnectString, Create, Delete, Operation, SetData
 from kzconsumer.zookeeper.session import ZooKeeperSession
+from tests.support.plans import plan_of
 from tests.support.simulated.ensemble import OPERATOR, Ensemble
 from tests.support.simulated.lost_replies import Kind, Loss
 from tests.support.simulated.network import SimulatedNetwork
@@ -399,18 +400,8 @@ class PlanWorld:
 
     def _plan(self, first: int, until: int, epoch: int) -> Plan:
         self._plans += 1
-        return Plan(
-            id=f"{self._plans:x}",
-            first=first,
-            until=until,
-            offset_version=-1,
-            records=until - first,
-            checksum="0",
-            incarnation=f"{INCARNATION:#x}",
-            epoch=epoch,
-            isolation=ISOLATION,
-            fingerprint=FINGERPRINT,
-        )
+        others = {"incarnation": f"{INCARNATION:#x}", "isolation": ISOLATION, "fingerprint": FINGERPRINT}
+        return plan_of(first, until, id=f"{self._plans:x}", offset_version=-1, epoch=epoch, **others)
 
     def _thaw(self, process: Process) -> None:
         if process in self._members.values():

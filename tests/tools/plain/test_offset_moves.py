@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from kzconsumer.model import TopicPartition
-from kzconsumer.registry.claim_record import ClaimRecord, CommitMark, Plan, decode_claim_record, encode_claim_record
+from kzconsumer.registry.claim_record import ClaimRecord, CommitMark, decode_claim_record, encode_claim_record
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.operations import Create, Delete, Node, SetData, Stat
 from kzconsumer_tools.groups.group_lag import LogRange
@@ -28,6 +28,7 @@ from kzconsumer_tools.offsets.offset_changes import (
 )
 from kzconsumer_tools.offsets.offset_files import SavedOffset, read_offsets, write_offsets
 from kzconsumer_tools.tables.offset_tables import changes_table
+from tests.support.plans import plan_of
 
 # Few values, so that equal and neighbouring ones are frequent.
 OFFSETS = st.integers(0, 12)
@@ -48,18 +49,7 @@ def records(draw: DrawFn) -> ClaimRecord:
     plan = None
     if draw(st.booleans()):
         first = draw(OFFSETS)
-        plan = Plan(
-            id="p",
-            first=first,
-            until=first + draw(st.integers(1, 5)),
-            offset_version=3,
-            records=1,
-            checksum="c",
-            incarnation="0x2a",
-            epoch=2,
-            isolation="read_uncommitted",
-            fingerprint="f",
-        )
+        plan = plan_of(first, first + draw(st.integers(1, 5)), offset_version=3, epoch=2)
     fingerprint = "f" if plan else draw(st.sampled_from(["", "f"]))
     record = ClaimRecord(1, "range", "0x2a", draw(st.integers(0, 3)), fingerprint, plan)
     if draw(st.booleans()):

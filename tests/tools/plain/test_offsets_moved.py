@@ -8,27 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kzconsumer.model import TopicPartition
-from kzconsumer.registry.claim_record import ClaimRecord, Plan, encode_claim_record
+from kzconsumer.registry.claim_record import ClaimRecord, encode_claim_record
 from kzconsumer.zookeeper.operations import Node, Stat
 from kzconsumer_tools.groups.group_lag import LogRange
 from kzconsumer_tools.groups.group_nodes import GroupNodes, KnownTopic, facts
 from kzconsumer_tools.node_changes import SavedNode
 from kzconsumer_tools.offsets.move_rules import Block, Side, block, in_use, known_blocks, moved, to_resolve
 from kzconsumer_tools.offsets.offset_files import read_offsets, write_offsets
+from tests.support.plans import plan_of
 
 HERE = TopicPartition("t", 0)
-PLAN = Plan(
-    id="p",
-    first=3,
-    until=9,
-    offset_version=1,
-    records=6,
-    checksum="c",
-    incarnation="0x2a",
-    epoch=0,
-    isolation="read_uncommitted",
-    fingerprint="f",
-)
+PLAN = plan_of(3, 9, offset_version=1)
 
 
 def node(data: bytes, czxid: int = 1, mzxid: int = 1) -> Node:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaException
 
-from kzconsumer.registry.claim_record import ClaimRecord, Plan, encode_claim_record
+from kzconsumer.registry.claim_record import ClaimRecord, encode_claim_record
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
 from tests.core.servers.test_offset_storage import DUAL, KAFKA, consume, fill
@@ -24,6 +24,7 @@ from tests.support.consuming import member, stored_offset, take
 from tests.support.extent import extent, only_nightly
 from tests.support.kafka_consumer import java_member, kafka_member, read_to_the_end
 from tests.support.kafka_offsets import kafka_offset, move_kafka_offset
+from tests.support.plans import plan_of
 from tests.support.producing import Sent, produce
 from tests.support.secured import Secured
 from tests.support.servers import Servers
@@ -245,18 +246,7 @@ async def test_offsets_that_no_consumer_can_continue_at_are_not_moved(
     cluster: Cluster, unique: str, moving: Moving, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each is named with the way out, and blocks the others unless --topic leaves it out."""
-    plan = Plan(
-        id="p",
-        first=3,
-        until=9,
-        offset_version=1,
-        records=6,
-        checksum="c",
-        incarnation="0x2a",
-        epoch=0,
-        isolation="read_uncommitted",
-        fingerprint="f",
-    )
+    plan = plan_of(3, 9, offset_version=1)
     await put(cluster, {f"{unique}/offsets/{unique}-again/0": b"1"})
     await create_topic(cluster.connect, f"{unique}-again", 1)
     await fill(cluster, unique, 50, 5)
