@@ -1,14 +1,18 @@
-"""The queue between fetchers and a stream: order, room, closed claims, its end, and waiting for each of these."""
+"""The queue between fetchers and a stream: compared with a model after every step, and waiting for each of these."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kzconsumer.offsets.progress import Chunk
-from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue, EndOfStream
+from kzconsumer.offsets.progress import Chunk, Progress
+from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue, EndOfStream, ManyQueues
 from tests.support.chunks import chunk, hole, progress, put
 
 LIMIT = 2.0
@@ -16,18 +20,6 @@ LIMIT = 2.0
 
 def sized(size: int, first: int = 0) -> Chunk:
     return Chunk(progress(), first, first + 1, size=size)
-
-
-async def test_room_is_counted_in_fetched_bytes() -> None:
-    queue = ChunkQueue(100)
-    queue.reserve(99)
-    assert queue.has_room
-    queue.reserve(1)
-    assert not queue.has_room  # while still being decoded
-    queue.put(sized(100))
-    assert not queue.has_room
-    await queue.get()
-    assert queue.has_room
 
 
 def test_regained_room_is_reported_once_to_every_listener() -> None:
@@ -48,16 +40,6 @@ def test_regained_room_is_reported_once_to_every_listener() -> None:
     assert output[2:] == ["other"]
 
 
-def test_a_returned_reservation_makes_room() -> None:
-    """Nothing was queued that could be taken, so a fetcher that waits for room has to be notified now."""
-    queue, output = ChunkQueue(100), list[bool]()
-    queue.subscribe(lambda: output.append(queue.has_room))
-    queue.reserve(100)
-    queue.give_back(100)
-    assert queue.has_room
-    assert output == [True]
-
-
 def test_chunks_of_closed_claims_are_dropped() -> None:
     queue = ChunkQueue(100)
     closed, open_claim = progress(0), progress(1)
@@ -68,19 +50,6 @@ def test_chunks_of_closed_claims_are_dropped() -> None:
     put(queue, late)
     assert queue.get_nowait() is kept
     assert queue.filled == (0, 0, 100)
-
-
-def test_a_claim_that_is_paused_resumed_or_closed_is_reported_to_its_fetcher() -> None:
-    """Which looks only at partitions that may have changed."""
-    queue, output = ChunkQueue(100), list[str]()
-    queue.subscribe(lambda: output.append("look"))
-    claim = progress(0)
-    queue.hold(claim, None)
-    assert len(output) == 1
-    queue.unhold(claim)
-    assert len(output) == 2
-    queue.drop(claim)
-    assert len(output) == 3
 
 
 async def test_get_waits_for_a_chunk() -> None:
@@ -158,26 +127,6 @@ async def test_close_drops_what_is_queued_and_ends_waits() -> None:
         await queue.get()
 
 
-async def test_closed_with_chunks_in_it() -> None:
-    queue = ChunkQueue(100)
-    put(queue, sized(10), sized(10))
-    queue.close()
-    with pytest.raises(EndOfStream):
-        await queue.get()
-
-
-def test_all_queues_share_a_budget() -> None:
-    total = ByteBudget(100)
-    here, there, idle = (ChunkQueue(80, total) for _ in range(3))
-    put(here, sized(50))
-    assert [here.has_room, there.has_room] == [True, True]
-    put(there, sized(50))
-    assert [here.has_room, there.has_room] == [False, False]
-    assert idle.has_room  # its own queue is empty, so that others that are full must not starve it
-    there.get_nowait()
-    assert [here.has_room, there.has_room] == [True, True]
-
-
 def test_room_in_the_shared_budget_wakes_every_queue() -> None:
     total, output = ByteBudget(100), list[str]()
     here, there = (ChunkQueue(80, total) for _ in range(2))
@@ -187,51 +136,6 @@ def test_room_in_the_shared_budget_wakes_every_queue() -> None:
     put(there, sized(50))
     here.get_nowait()  # 80 of 100
     assert set(output) == {"here", "there"}
-
-
-def test_chunks_held_back_by_a_pause_leave_room_for_other_claims() -> None:
-    total, held, other = ByteBudget(1000), progress(), progress()
-    queue, output = ChunkQueue(100, total), list[str]()
-    queue.subscribe(lambda: output.append("room"))
-    put(queue, Chunk(held, 0, 1, size=60))
-    queue.reserve(60)  # of the same claim, in decoding
-    assert not queue.has_room
-    held.paused = True
-    queue.hold(held, None)
-    assert set(output) == {"room"}
-    queue.put(Chunk(held, 1, 2, size=60))
-    put(queue, Chunk(other, 0, 1, size=60))
-    assert queue.has_room
-    assert (chunk := queue.get_nowait()) is not None
-    assert chunk.progress is other
-    assert total.used == 120  # the shared budget still counts it
-    held.paused = False
-    queue.unhold(held)
-    assert not queue.has_room
-    assert [queue.get_nowait() is None for _ in range(3)] == [False, False, True]
-    assert total.used == 0
-
-
-@pytest.mark.parametrize("paused", [False, True])
-@pytest.mark.parametrize("end", ["close", "drop", "late put", "give back"])
-def test_nothing_stays_counted_in_the_shared_budget(end: str, paused: bool) -> None:
-    total, claim = ByteBudget(100), progress()
-    queue = ChunkQueue(1000, total)
-    put(queue, Chunk(claim, 0, 1, size=60))
-    queue.reserve(70)
-    if paused:
-        claim.paused = True
-        queue.hold(claim, None)
-    if end == "drop":
-        queue.drop(claim)
-    else:
-        queue.close()
-    if end == "give back":
-        queue.give_back(70)
-    else:
-        claim.close()
-        queue.put(Chunk(claim, 1, 2, size=70))
-    assert total.used == 0
 
 
 async def test_what_was_held_wakes_a_waiting_get() -> None:
@@ -264,17 +168,139 @@ def test_partitions_take_turns_by_bytes() -> None:
     assert late in following[:2]  # what was queued before it does not count
 
 
-def test_a_full_queue_has_room_for_a_broker_of_which_it_has_nothing() -> None:
-    """Another broker, that answers at once, would fill it again whenever there is room."""
-    queue, output, claim = ChunkQueue(100, ByteBudget(100)), list[bool](), progress()
-    queue.subscribe(lambda: output.append(queue.has_room_for(2)))
-    queue.reserve(90, 1)
-    queue.reserve(90, 1)
-    assert not queue.has_room_for(1)
-    assert queue.has_room_for(2)
-    queue.reserve(10, 2)
-    assert not queue.has_room_for(2)
-    queue.put(Chunk(claim, 0, 1, size=10, broker=2))
-    assert output == []
-    queue.get_nowait()
-    assert output == [True]  # still full, and yet there is room for that broker
+MOST, SHARED = 100, 150
+PARTITIONS = st.integers(0, 2)
+SIZES = st.sampled_from((0, 1, 40, 99, 100, 160))
+WHAT = ("fetch", "fetch", "fetch", "decode", "decode", "give back", "get", "pause", "resume", "close")
+STEPS = st.lists(st.tuples(st.sampled_from(WHAT), PARTITIONS, SIZES), max_size=40)
+
+
+class Model:
+    """Lines of chunks by partition, of which nothing is counted but by going through them. Even partitions are of
+    broker 1, others of broker 2."""
+
+    def __init__(self, queues: Sequence[ChunkQueue]) -> None:
+        """`queues`: that of each partition."""
+        self.queues = queues
+        self.claims = [progress(number) for number in range(3)]
+        self.decoding: list[Chunk] = []
+        self.queued: dict[Progress, list[Chunk]] = defaultdict(list)
+        self.held: dict[Progress, list[Chunk]] = defaultdict(list)
+        self.made = 0
+
+    def play(self, what: str, number: int, size: int, rest: Chunk | None = None) -> bool:
+        """Do to both what brings chunks or moves them. `rest` is what the stream gives back at a pause."""
+        claim, queue = self.claims[number], self.queues[number]
+        match what:
+            case "fetch":
+                self.made += 1
+                chunk = Chunk(claim, self.made, self.made + 1, size=size, broker=1 + number % 2)
+                queue.reserve(chunk.size, chunk.broker)
+                self.decoding.append(chunk)
+            case "decode" if self.decoding:
+                self.decode(self.decoding.pop(0))
+            case "give back" if self.decoding:
+                chunk = self.decoding.pop(0)
+                self.queue_of(chunk).give_back(chunk.size, chunk.broker)
+            case "pause" if not claim.paused:
+                claim.paused = True
+                queue.hold(claim, rest)
+                self.held[claim] = [*([rest] if rest is not None else []), *self.queued.pop(claim, [])]
+            case "resume" if claim.paused:
+                claim.paused = False
+                queue.unhold(claim)
+                self.queued[claim] = self.held.pop(claim, [])
+            case "close":
+                claim.close()
+                queue.drop(claim)
+                self.queued.pop(claim, None)
+                self.held.pop(claim, None)
+                self.claims[number] = progress(number)
+            case _:
+                return False
+        return True
+
+    def decode(self, chunk: Chunk) -> None:
+        self.queue_of(chunk).put(chunk)
+        if chunk.progress.open:
+            (self.held if chunk.progress.paused else self.queued)[chunk.progress].append(chunk)
+
+    def queue_of(self, chunk: Chunk) -> ChunkQueue:
+        return self.queues[chunk.progress.topic_partition.partition]
+
+    @property
+    def waiting(self) -> list[Chunk]:
+        return [chunk for line in self.queued.values() for chunk in line]
+
+    @property
+    def used(self) -> int:
+        return sum(chunk.size for chunk in (*self.waiting, *self.decoding))
+
+    @property
+    def shared(self) -> int:
+        return self.used + sum(chunk.size for line in self.held.values() for chunk in line)
+
+    @property
+    def has_room(self) -> bool:
+        return self.used == 0 or (self.used < MOST and self.shared < SHARED)
+
+    def room_for(self, broker: int) -> bool:
+        of_it = [chunk for chunk in (*self.waiting, *self.decoding) if chunk.broker == broker]
+        return self.has_room or not any(chunk.size for chunk in of_it)
+
+
+@given(STEPS)
+def test_what_is_queued_held_and_counted_is_that_of_the_model(steps: list[tuple[str, int, int]]) -> None:
+    budget, notified = ByteBudget(SHARED), list[str]()
+    queue = ChunkQueue(MOST, budget)
+    queue.subscribe(lambda: notified.append("room"))
+    model = Model([queue] * 3)
+    taken: dict[Progress, Chunk] = {}  # what the stream has in hand, which a pause gives back
+
+    for what, number, size in steps:
+        claim = model.claims[number]
+        before = {broker: model.room_for(broker) for broker in (1, 2)}
+        notified.clear()
+        if what == "get":
+            got = queue.get_nowait()
+            assert (got is None) is (not model.waiting)
+            if got is not None:
+                assert got is model.queued[got.progress].pop(0)
+                taken[got.progress] = got
+        elif not model.play(what, number, size, taken.get(claim)):
+            continue
+        elif what in ("pause", "resume", "close"):
+            taken.pop(claim, None)
+            assert notified, "its fetcher looks only at partitions that may have changed"
+        assert queue.filled == (len(model.waiting), model.used, MOST)
+        assert bool(queue) is bool(model.waiting)
+        assert (budget.used, queue.has_room) == (model.shared, model.has_room)
+        after = {broker: queue.has_room_for(broker) for broker in (1, 2)}
+        assert after == {broker: model.room_for(broker) for broker in (1, 2)}
+        if any(after[broker] and not before[broker] for broker in (1, 2)):
+            assert notified, "its fetchers wait for room"
+    queue.close()
+    assert (queue.get_nowait(), budget.used) == (None, sum(chunk.size for chunk in model.decoding))
+    for late in model.decoding:
+        queue.put(late)
+    assert budget.used == 0, "nothing stays counted"
+
+
+@given(STEPS)
+async def test_a_sink_takes_what_is_queued_in_any_of_its_queues_and_then_waits(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    """A queue that counts what it has not would be asked again and again."""
+    queues = [ChunkQueue(MOST) for _ in range(3)]
+    many = ManyQueues(queues)
+    model = Model(queues)
+    for what, number, size in steps:
+        if what != "get":
+            model.play(what, number, size)
+        elif model.waiting:
+            got = await many.get()
+            assert got is model.queued[got.progress].pop(0)
+        else:
+            getting = many.get()
+            assert getting.send(None) is not None  # it waits, instead of looking for ever
+            getting.close()
