@@ -31,7 +31,7 @@ console = Console(stderr=True, soft_wrap=True, highlight=False)
 #: What judges a bug of the decoder: which tests execute its lines is not recorded.
 OF_THE_DECODER = (
     *("records_decode", "records_faults", "records_transactions", "records_foreign", "record_forms", "message"),
-    *("records_checksum", "protocol_captured", "kafka_stream", "record_fuzz"),
+    *("protocol_captured", "kafka_stream", "record_fuzz"),
 )
 #: What else is recorded, since nothing plain executes these statements: tests that start a PostgreSQL, in a second, or
 #: share one Spark, which takes eight.

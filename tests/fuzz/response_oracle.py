@@ -30,7 +30,7 @@ WIDTHS = {
 BYTES = ("bytes", "records")
 NUMBERS = (-1, 0, 0, 1, 3, 77, 1 << 30)
 READ_TAGS = ("diverging_epoch",)
-TEXTS = ("g", "g", "", "topic", "größe", "x" * 130)
+TEXTS = ("g", "g", "", "topic", "größe", "x" * 131)
 SUBSCRIPTION = bytes.fromhex("0001 00000002 0005") + b"topic" + bytes.fromhex("0003") + b"t-2" + b"\xff" * 4 + b"\0" * 4
 ASSIGNMENT = (
     bytes.fromhex("0000 00000001 0005") + b"topic" + bytes.fromhex("00000002 00000003 0000004d 00000001") + b"?"
@@ -171,11 +171,8 @@ def write(kind: Any, rng: random.Random, *, flexible: bool) -> bytes:
             parts.append(_one(part, rng, flexible=flexible))
     if flexible:
         known = {number: write(part, rng, flexible=True) for number, (_, part) in tagged(kind).items()}
-        tags = rng.choice([[], [], [b"x"], [b"", b"tagged"]])
-        parts += [
-            bytes([len(tags)]),
-            *(bytes([n, len(data := known.get(n, tag))]) + data for n, tag in enumerate(tags)),
-        ]
+        tags = {n: known.get(n, b"tagged") for n in rng.choice([(), (), (0,), (0, 1), (1,)])}
+        parts += [bytes([len(tags)]), *(bytes([n, len(data)]) + data for n, data in tags.items())]
     return b"".join(parts)
 
 

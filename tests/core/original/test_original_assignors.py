@@ -112,8 +112,8 @@ async def make_topics(zookeeper: ZooKeeperSession, topics: dict[str, int]) -> No
         )
 
 
-# What originals were seen to compute: plain/test_assignor_range.py, plain/test_assignor_roundrobin.py; groups of both,
-# which have to agree: test_join_and_leave.py, test_round_robin.py.
+# What originals were seen to compute: plain/test_assignors.py; groups of both, which have to agree:
+# test_join_and_leave.py, test_round_robin.py.
 @only_nightly
 @pytest.mark.parametrize(("version", "our_round_robin"), [("1.1.1", assign_roundrobin), ("0.10.2.2", assign_legacy)])
 async def test_ours_compute_the_same_as_the_original(

@@ -29,7 +29,7 @@ class TestRoundRobin(AssignorContract):
     assignor = staticmethod(assign_roundrobin)
 
 
-@only_nightly  # the same code as above; the order in which it deals: test_assignor_roundrobin.py
+@only_nightly  # the same code as above; the order in which it deals: test_assignors.py
 class TestRoundRobinLegacy(AssignorContract):
     assignor = staticmethod(assign_legacy)
 

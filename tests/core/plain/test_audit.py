@@ -243,7 +243,7 @@ def test_who_imports_a_constant_judges_its_bugs(tmp_path: Path) -> None:
     """Reading it executes no line of its file."""
     file, reads = (
         "kzconsumer/brokers/protocol/error_codes.py",
-        "tests/core/plain/test_protocol_error_codes.py::test_constants",
+        "tests/core/plain/test_protocol_primitives.py::test_constants",
     )
     seconds = {reads: 0.01, "tests/core/plain/test_clock.py::test_now": 0.01}
     (tmp_path / f"1{SUFFIX}").write_bytes(msgspec.msgpack.encode(Recording([], seconds)))
@@ -260,7 +260,7 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
 @only_nightly
 def test_the_tests_of_a_line_judge_its_bugs(tree: Tree, tmp_path: Path) -> None:
     """In a copy of the tree, with the tests of one assignor, in two processes as is usual."""
-    reach = record(tree, tmp_path / "reach", ["tests/core/plain/test_assignor_range.py"], jobs=2)
+    reach = record(tree, tmp_path / "reach", ["tests/core/plain/test_assignors.py"], jobs=2)
     file = "kzconsumer/assignors.py"
     source = (ROOT / file).read_text()
     (bug,) = [each for each in mutations(file, source) if each.before == "<"]
@@ -269,7 +269,7 @@ def test_the_tests_of_a_line_judge_its_bugs(tree: Tree, tmp_path: Path) -> None:
     assert seconds < 60
     caught = judge(tree, "assignors", bug, reach, budget=60)
     assert caught.caught
-    assert caught.by.startswith("tests/core/plain/test_assignor_range.py::")
+    assert caught.by.startswith("tests/core/plain/test_assignors.py::")
     assert (tree.root / file).read_text() == source
 
     harmless = Mutation(file, "none", "", bug.first, bug.last, bug.start, "<", " < ")

@@ -7,6 +7,12 @@ import subprocess
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kzconsumer.logs.repeats import INTERVAL, MOST, Repeats, same
+from kzconsumer.logs.setup import KINDS, OTHERS, Troubles
+from tests.support.reachable import reachable
 
 PROGRAM = """
 import logging, sys, warnings, structlog
@@ -159,3 +165,73 @@ def test_foreign_text_cannot_begin_a_line_or_control_the_terminal(set_up: str) -
     assert "all is well" in output
     assert output.isprintable()
     assert "\u00e4" in output
+
+
+def test_the_first_line_at_once_then_the_last_of_each_interval() -> None:
+    repeats: Repeats[str] = Repeats()
+    assert repeats.admit("key", "line 0", 0.0)
+    assert [repeats.admit("key", f"line {n}", float(n)) for n in (1, 2, 3)] == [False] * 3
+    assert repeats.overdue(INTERVAL - 0.1) == []
+    assert repeats.overdue(INTERVAL) == [("line 3", 2)]
+    assert not repeats.admit("key", "line 4", INTERVAL + 1), "still the same interval"
+    assert repeats.overdue(2 * INTERVAL) == [("line 4", 0)]
+    assert repeats.overdue(3 * INTERVAL) == []
+    assert repeats.admit("key", "line 5", 3 * INTERVAL + 1), "it was over"
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 40)), max_size=60))
+def test_every_line_is_reported_or_counted(lines: list[tuple[str, float]]) -> None:
+    repeats: Repeats[str] = Repeats()
+    now, output = 0.0, 0
+    for key, pause in lines:
+        now += pause
+        output += sum(1 + left_out for _, left_out in repeats.overdue(now))
+        output += repeats.admit(key, key, now)
+    output += sum(1 + left_out for _, left_out in repeats.overdue(now, 0.0))
+    assert output == len(lines)
+
+
+def test_memory_is_bounded_and_no_count_is_lost() -> None:
+    repeats: Repeats[int] = Repeats()
+    output = 0
+    for n in range(MOST + 50):
+        output += sum(1 + left_out for _, left_out in repeats.overdue(0.0))
+        output += repeats.admit(n, n, 0.0) + repeats.admit(n, n, 0.0)
+    assert len(reachable(repeats)) < 3 * MOST
+    output += sum(1 + left_out for _, left_out in repeats.overdue(0.0, 0.0))
+    assert output == 2 * (MOST + 50)
+
+
+def test_which_lines_are_repeats() -> None:
+    line = {"event": "connection lost", "host": "zk1:2181", "partition": 3, "reason": "no probe answered for 2.1 s"}
+    later = {**line, "reason": "no probe answered for 2.4 s", "timestamp": "12:00", "level": "warning"}
+    assert same(line) == same(later)
+    assert same(line) != same({**line, "partition": 4})
+    assert same(line) != same({**line, "reason": "closed by the server"})
+
+
+def test_lines_are_counted_by_kind_and_the_last_text_is_kept() -> None:
+    troubles = Troubles()
+    for number in range(3):
+        line = {"event": "commit failed", "level": "error", "reason": f"no {number}"}
+        assert troubles(None, "error", line) is line, "the line is passed on"
+    troubles(None, "info", {"event": "rebalanced", "level": "info"})
+    (found,) = troubles.all()
+    assert (found.event, found.level, found.count, found.reason) == ("commit failed", "error", 3, "no 2")
+    assert found.first <= found.last
+
+
+def test_memory_is_bounded() -> None:
+    troubles = Troubles()
+    for number in range(KINDS * 3):
+        troubles(None, "warning", {"event": f"event {number}", "level": "warning"})
+    found = {trouble.event: trouble.count for trouble in troubles.all()}
+    assert len(found) <= KINDS + 1
+    assert found[OTHERS] == KINDS * 2
+
+
+def test_no_secret_is_kept() -> None:
+    troubles = Troubles()
+    reason = "connect to jdbc://me:do-not-tell@db?password=do-not-tell"
+    troubles(None, "error", {"event": "e", "level": "error", "reason": reason})
+    assert "do-not-tell" not in repr(troubles.all())

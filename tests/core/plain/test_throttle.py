@@ -1,8 +1,12 @@
-"""How much is asked for, and when, of a broker with a quota."""
+"""How much is asked for, and when: of a broker with a quota, and of all brokers by a member with a rate limit."""
 
 from __future__ import annotations
 
-from kzconsumer.fetcher.throttle import FEWEST_BYTES, PATIENT, SHOWN, Throttle
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kzconsumer.fetcher.throttle import FEWEST_BYTES, PATIENT, SHOWN, RateLimit, Throttle
 
 MB = 1 << 20
 
@@ -72,3 +76,23 @@ def test_a_line_that_is_too_slow() -> None:
     for _ in range(9):
         throttle.timed_out(throttle.patience(30.0), 10)
     assert (throttle.most, throttle.patience(30.0)) == (FEWEST_BYTES, 120.0)
+
+
+def test_without_a_limit_nothing_waits() -> None:
+    limit = RateLimit(None)
+    limit.spend(5.0, 1 << 40)
+    assert limit.wait(5.0) == 0.0
+
+
+@given(st.lists(st.tuples(st.floats(0, 3), st.sampled_from([None, 10, 1000]), st.integers(0, 5000)), max_size=20))
+def test_another_rate_applies_from_its_change_on(steps: list[tuple[float, int | None, int]]) -> None:
+    """Against the sum of what may be fetched: one second's allowance, and the rate for the time since the change."""
+    limit, time, rate, owed = RateLimit(1000), 10.0, 1000, -1000.0
+    for passed, changed, size in steps:
+        time, owed = time + passed, max(owed - passed * rate, -rate)
+        if changed is not None:
+            limit.change(changed)
+            rate, owed = changed, -changed
+        limit.spend(time, size)
+        owed += size
+        assert limit.wait(time) == pytest.approx(max(owed, 0.0) / rate, abs=1e-6)
