@@ -187,7 +187,6 @@ class OneLog(RuleBasedStateMachine):
         """The partition is revoked: delivered records may still be acknowledged."""
         self.settled = False
         self.progress.close(self._settle)
-        assert self.settled == (self.expected == self.progress.consumed)
 
     def _settle(self) -> None:
         self.settled = True
@@ -196,7 +195,6 @@ class OneLog(RuleBasedStateMachine):
     @rule()
     def come_back_after_a_revocation(self) -> None:
         """Committed for the last time, then released, then claimed again."""
-        assert self.settled == (self.expected == self.progress.consumed)
         self.commit()
         self._lose_and_claim(self.stored)
 
@@ -219,6 +217,10 @@ class OneLog(RuleBasedStateMachine):
         assert self.progress.processed == self.expected
         assert self.stored <= self.progress.processed <= self.progress.consumed
         assert all(self.stored <= first for first, _ in self.unacknowledged)
+
+    @invariant()
+    def a_release_is_told_when_the_work_in_hand_ends(self) -> None:
+        assert self.progress.open or self.settled == (self.expected == self.progress.consumed)
 
     @invariant()
     def what_is_kept_is_ranges_apart(self) -> None:
