@@ -11,6 +11,8 @@ from kzconsumer.offsets.progress import Progress
 from tests.support.chunks import progress
 
 Range = tuple[int, int]
+SOME = 4
+"""Ranges that are handed out before a claim ends, so that their work can end in any order."""
 
 
 def handed(until: int, start: int = 0) -> Progress:
@@ -143,19 +145,20 @@ class OneLog(RuleBasedStateMachine):
         return at
 
     @precondition(lambda self: self.progress.open)
-    @rule(size=st.integers(1, 40))
-    def hand_out(self, size: int) -> None:
-        """A record with the hole before it, or a batch: their ranges tile either way."""
-        first = self.progress.consumed
-        self.progress.hand_over(first + size)
-        self.handed.append((first, first + size))
+    @rule(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=6))
+    def hand_out(self, sizes: list[int]) -> None:
+        """Records with the holes before them, or batches: their ranges tile either way."""
+        for size in sizes:
+            first = self.progress.consumed
+            self.progress.hand_over(first + size)
+            self.handed.append((first, first + size))
 
     @precondition(lambda self: self.unacknowledged)
     @rule(data=st.data())
     def acknowledge(self, data: st.DataObject) -> None:
-        first, until = data.draw(st.sampled_from(self.unacknowledged))
-        assert self.progress.mark(first, until)
-        self.done.update(range(first, until))
+        for first, until in data.draw(st.lists(st.sampled_from(self.unacknowledged), min_size=1, unique=True)):
+            assert self.progress.mark(first, until)
+            self.done.update(range(first, until))
 
     @precondition(lambda self: self.done)
     @rule(data=st.data())
@@ -181,7 +184,7 @@ class OneLog(RuleBasedStateMachine):
         assert self.progress.processed >= self.stored
         self.stored = self.progress.processed
 
-    @precondition(lambda self: self.progress.open)
+    @precondition(lambda self: self.progress.open and len(self.handed) > SOME)
     @rule()
     def revoke(self) -> None:
         """The partition is revoked: delivered records may still be acknowledged."""
@@ -198,10 +201,12 @@ class OneLog(RuleBasedStateMachine):
         self.commit()
         self._lose_and_claim(self.stored)
 
+    @precondition(lambda self: len(self.handed) > SOME)
     @rule()
     def come_back_after_a_loss(self) -> None:
         self._lose_and_claim(self.stored)
 
+    @precondition(lambda self: len(self.handed) > SOME)
     @rule(offset=st.integers(0, 1000))
     def seek(self, offset: int) -> None:
         self.stored = offset
