@@ -82,7 +82,7 @@ def test_every_truncation_and_every_addition_is_refused() -> None:
         for size in range(4, len(data)):
             with pytest.raises(ProtocolError):
                 decode(api.request, version, memoryview(data)[:size])
-        with pytest.raises(ProtocolError, match="left over|no coordinator of group"):
+        with pytest.raises(ProtocolError, match=r"left over|no coordinator of group"):
             decode(api.request, version, memoryview(data + b"\0"))
 
 
