@@ -257,6 +257,10 @@ class UnfitError(KzConsumerError):
     """This member cannot work while others can: it leaves the group and rejoins later."""
 
 
+class OtherClusterError(KzConsumerError):
+    """ZooKeeper is that of another cluster than before: the member stays out of the group there."""
+
+
 class ZooKeeperUnreachableError(KzConsumerError):
     """No ZooKeeper server answered in time."""
 

@@ -54,6 +54,7 @@ from kzconsumer.records.forms import ColumnRecords
 from kzconsumer.registry.claim_transactions import OwnerRegistry
 from kzconsumer.registry.cluster import ClusterView, bootstrap
 from kzconsumer.registry.group_records import Registration
+from kzconsumer.registry.node_topics import OwnCluster
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.runs import Runs
 from kzconsumer.settings.settings import Settings
@@ -74,6 +75,7 @@ class ConnectorState(msgspec.Struct, frozen=True, kw_only=True):
     cursors: Mapping[tuple[str | None, int], StreamCursor]
     paused: Collection[TopicPartition]
     brokers: Brokers
+    own_cluster: OwnCluster
     read: FetchForm
     destination: SinkDestination | None
     end_offsets: EndOffsets | None
@@ -189,6 +191,7 @@ class Member:
             ),
             topics=topics,
             brokers=brokers,
+            own_cluster=state.own_cluster,
             watches=watches,
             owned=self.owned,
             claims=self._claims,

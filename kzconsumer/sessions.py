@@ -23,7 +23,14 @@ from kzconsumer.brokers.transport import load_security
 from kzconsumer.clock import now
 from kzconsumer.counters import Counters
 from kzconsumer.end_offsets import EndOffsets
-from kzconsumer.errors import ConnectionLostError, KzConsumerError, SessionExpiredError, UnfitError, sole_cause
+from kzconsumer.errors import (
+    ConnectionLostError,
+    KzConsumerError,
+    OtherClusterError,
+    SessionExpiredError,
+    UnfitError,
+    sole_cause,
+)
 from kzconsumer.fetcher.fetch_rules import Looking, decoding
 from kzconsumer.group.assignment import assignment
 from kzconsumer.group.fitness import ELSEWHERE, HoldDown
@@ -40,7 +47,7 @@ from kzconsumer.plugins import ASSIGNORS, described, load_chosen
 from kzconsumer.registry.claim_record import Plan, Spans
 from kzconsumer.registry.cluster import ClusterView, open_session
 from kzconsumer.registry.group_records import GroupRun, Registration
-from kzconsumer.registry.node_topics import id_of_cluster
+from kzconsumer.registry.node_topics import OwnCluster, id_of_cluster
 from kzconsumer.rejected import rejects_of
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import RangeData
@@ -101,7 +108,6 @@ class Sessions:
         self._tasks: TaskGroup
         self._session: ZooKeeperSession | None = None
         self._former: FormerSession | None = None
-        self._cluster = ""  # whose ZooKeeper the first session was at, as far as that is known
         self._let_in = False
         self._hold_down = HoldDown()
         self._away = 0.0  # seconds until the next attempt to join
@@ -122,6 +128,7 @@ class Sessions:
             cursors=self.cursors,
             paused=self.paused,
             brokers=self.brokers,
+            own_cluster=OwnCluster(),
             read=read,
             destination=destination,
             end_offsets=self._end_offsets,
@@ -328,9 +335,11 @@ class Sessions:
                 # 3. The lease is this session's from then on: writers that wait for it continue. At the end it is taken
                 #    away before the session is closed.
                 try:
-                    if await self._is_elsewhere(session):
-                        return
+                    await self._require_own_cluster(session)
                 except SessionExpiredError:
+                    return
+                except OtherClusterError as other:
+                    self._stay_elsewhere(other)
                     return
                 if self._former is not None:
                     await session.end_former(self._former)
@@ -350,6 +359,8 @@ class Sessions:
                 reason = str(sole_cause(unfit))
                 log.error("left the group to members that can work", reason=reason)
                 self._stay_out(reason, self._hold_down.begin(now()))
+            except* OtherClusterError as other:
+                self._stay_elsewhere(sole_cause(other))
 
     async def _be_member(self, session: ZooKeeperSession, registration: Registration) -> None:
         """One membership. Raises an exception group."""
@@ -364,23 +375,15 @@ class Sessions:
             self.left_uncommitted = self.member.left_uncommitted
             self.member = None
 
-    async def _is_elsewhere(self, session: ZooKeeperSession) -> bool:
-        """Whether this is the ZooKeeper of another cluster. Raises SessionExpiredError, ZooKeeperError."""
-        # Another ensemble may have our servers' addresses by now: it says that our session has expired, as it never had
-        # it. As a member there we would deliver the other cluster's records, also to a destination of this one.
+    async def _require_own_cluster(self, session: ZooKeeperSession) -> None:
+        """Raises OtherClusterError, SessionExpiredError, ZooKeeperError."""
         while True:
             try:
-                found = await id_of_cluster(session)
+                found = await id_of_cluster(session.find)
                 break
             except ConnectionLostError:
                 pass  # each question waits for a connection
-        if found and self._cluster and found != self._cluster:
-            reason = f"ZooKeeper is that of cluster {found}, not of {self._cluster}; if that is meant, start again"
-            log.error("another cluster, staying out of the group", reason=reason, again=True)
-            self._stay_out(reason, ELSEWHERE)
-            return True
-        self._cluster = self._cluster or found
-        return False
+        self._state.own_cluster.require(found)
 
     async def _is_fit(self, session: ZooKeeperSession) -> bool:
         """Whether a broker accepts a connection; checked only after the member was unfit."""
@@ -391,6 +394,10 @@ class Sessions:
             log.warning("no broker is reachable, staying out of the group", reason=reason)
             self._stay_out(f"no broker is reachable: {reason}", self._hold_down.begin(now()))
         return reason is None
+
+    def _stay_elsewhere(self, other: BaseException) -> None:
+        log.error("another cluster, staying out of the group", reason=str(other), again=True)
+        self._stay_out(str(other), ELSEWHERE)
 
     def _stay_out(self, reason: str, seconds: float) -> None:
         self._why_away, self._away = reason, seconds

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Collection, Mapping
+from functools import partial
 
 import anyio
 
@@ -38,6 +39,7 @@ from kzconsumer.logs.logger import facts, get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.claim_record import Blocked, ClaimRefused
 from kzconsumer.registry.cluster_topics import TopicSource
+from kzconsumer.registry.node_topics import OwnCluster, id_of_cluster
 from kzconsumer.zookeeper.watches import Watches, outcomes, together
 
 # What may change the assignment is one signal, with reasons. Watches, commits and timers fire it; the rebalancer waits
@@ -133,6 +135,7 @@ class Rebalancer:
         reader: SnapshotReader,
         topics: TopicSource,
         brokers: Brokers,
+        own_cluster: OwnCluster,
         watches: Watches,
         owned: OwnedPartitions,
         claims: Claimer,
@@ -149,6 +152,7 @@ class Rebalancer:
         self._reader = reader
         self._topics = topics
         self._brokers = brokers
+        self._own_cluster = own_cluster
         self._watches = watches
         self._owned = owned
         self._claims = claims
@@ -183,7 +187,10 @@ class Rebalancer:
         return self._complete and not self._trigger.fired
 
     async def run(self) -> None:
-        """Run until cancelled. Raises SessionExpiredError, PluginError, UnfitError, NotPermittedError."""
+        """Run until cancelled.
+
+        Raises SessionExpiredError, PluginError, UnfitError, OtherClusterError, NotPermittedError.
+        """
         self._trigger.fire("start")
         retry = 0.0  # seconds to the next attempt; 0 when the last one was complete
         look_again = 0.0  # seconds to the next attempt after the last look that was interrupted
@@ -253,6 +260,8 @@ class Rebalancer:
             # An event reports those that register. But none reports what is there since ZooKeeper was restored from a
             # copy, and before its first rebalance a member does not look.
             return False
+        if self._own_cluster.in_doubt:  # a broker writes the id, and then registers
+            self._own_cluster.require(await id_of_cluster(partial(self._watches.data, reason="brokers")))
         self._brokers.close_others(up)
         snapshot = await self._read_when_calm(self._calm.window(began, reasons))
         if snapshot is None:

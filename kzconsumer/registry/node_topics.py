@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
+from typing import Any
 
 from kzconsumer.errors import (
     KzConsumerError,
     NoNodeError,
     NotFoundError,
     NotPermittedError,
+    OtherClusterError,
     ZooKeeperError,
 )
 from kzconsumer.logs.logger import get_logger
@@ -171,13 +173,35 @@ async def incarnations(session: ZooKeeperSession, topics: Iterable[str]) -> dict
     return {name: stat.czxid for name, stat in zip(names, stats, strict=True) if stat is not None}
 
 
-async def id_of_cluster(session: ZooKeeperSession) -> str:
+async def id_of_cluster(find: Callable[[str], Coroutine[Any, Any, Node | None]]) -> str:
     """Empty if it is not known: before Kafka 0.10.1, without the cluster's nodes, or if they may not be read.
 
-    Raises ConnectionLostError, SessionExpiredError, ZooKeeperError.
+    `find` reads a node. Raises ConnectionLostError, SessionExpiredError, ZooKeeperError.
     """
-    (found,) = await outcomes([session.find(paths.CLUSTER_ID)])
+    (found,) = await outcomes([find(paths.CLUSTER_ID)])
     return _id_in(found)
+
+
+class OwnCluster:
+    """The cluster that a member is of: the first one whose id it has read."""
+
+    # Another ensemble may have our servers' addresses by now: it says that our session has expired, as it never had it.
+    # As a member there we would deliver the other cluster's records, also to a destination of this one. An ensemble
+    # without an id may be one whose first broker has not started yet, or ours that has lost its nodes. So it is asked
+    # for when a session begins, and then before each rebalance until it is there.
+
+    def __init__(self) -> None:
+        self._id = ""
+        self.in_doubt = False
+        """The present session is at a ZooKeeper without the id."""
+
+    def require(self, found: str) -> None:
+        """`found` is what `id_of_cluster` says on the present session. Raises OtherClusterError."""
+        if found and self._id and found != self._id:
+            reason = f"ZooKeeper is that of cluster {found}, not of {self._id}; if that is meant, start again"
+            raise OtherClusterError(reason)
+        self._id = self._id or found
+        self.in_doubt = found != self._id
 
 
 def _id_in(node: Node | KzConsumerError | None) -> str:

@@ -71,6 +71,32 @@ def test_a_cluster_without_an_id_is_read() -> None:
         assert group.world.pass_time(5, lambda: read(member) == ends(group))
 
 
+@pytest.mark.parametrize("back", ["other", "ours"])
+def test_an_ensemble_that_has_no_cluster_yet_is_left_if_it_becomes_that_of_another(back: str) -> None:
+    """Its first broker starts later than the ensemble, or ours has lost its nodes for a while."""
+    with simulated_group(1) as group:
+        group.logs.identify("ours")
+        member = joined(group)
+        group.logs.stop()
+        assert group.world.pass_time(5, lambda: read(member) == ends(group))
+
+        group.ensemble.operate(Delete(paths.CLUSTER_ID, -1))
+        group.logs.register(up=False)
+        group.expire(member)
+        assert group.world.pass_time(15, lambda: bool(registered(group)))
+        group.world.pass_time(5)
+        assert health_of(member).status() == "joining the group: no broker is registered"
+
+        group.logs.identify(back)
+        group.logs.register(up=True)
+        group.logs.burst(10)
+        assert group.world.pass_time(20, lambda: read(member) == ends(group)) == (back == "ours")
+        assert health_of(member).joined == bool(registered(group)) == (back == "ours")
+        if back == "other":
+            said = "staying out of the group: ZooKeeper is that of cluster other, not of ours"
+            assert health_of(member).status().startswith(said)
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_an_ensemble_of_another_cluster_is_not_joined(known: bool) -> None:
     """It has the addresses of ours, knows no session of the member, and has its topics. The first one is believed."""
