@@ -361,7 +361,9 @@ class Daemons:
         elif daemon is not None and event.startswith("final commit failed"):
             unanswered = self.world.now - self.group.network.answered.get(daemon.process, 0.0) >= COMMIT_PATIENCE
             at_once = len(daemon.stopped) > 1
-            if not (unanswered or at_once or daemon.in_trouble or self.world.now <= daemon.misled_until):
+            # What the batch in hand has of a claim that was lost meanwhile stays without an offset.
+            lost = any(self.world.now - ended <= STOP_DEADLINE for ended in daemon.ended_claims)
+            if not (unanswered or at_once or lost or daemon.in_trouble or self.world.now <= daemon.misled_until):
                 self.violated(f"{daemon} logs: {event}")
 
     def _was_due(self, daemon: SimulatedDaemon, batch: Batch, run: GroupRun | None) -> None:

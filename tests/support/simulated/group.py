@@ -68,7 +68,7 @@ class SimulatedGroup:
         self.members: list[Member] = []
         self.promises = Promises(self.ensemble, self.network, self.logs, self.members, scene.reset)
         self.turns = Turns(self.brokers, self.promises)
-        self.strays = Strays(self.promises, looks_often=scene.looks == "3s")
+        self.strays = Strays(self.promises, self._offsets_hang, looks_often=scene.looks == "3s")
         self.broker_faults = BrokerFaults(self.world, self.logs, self.brokers, self.promises)
         self.coordinator = Coordinator()
         for broker in self.brokers:
@@ -209,6 +209,9 @@ class SimulatedGroup:
         path = self.paths.member("unreadable")
         self.ensemble.operate(Create(path, registration))
         self.world.after(seconds, lambda: self.ensemble.operate(Delete(path, -1)))
+
+    def _offsets_hang(self) -> bool:
+        return self.copies is not None and any(broker.silent for broker in self.brokers)
 
     def take_brokers(self, seconds: float) -> None:
         """No broker is registered."""

@@ -7,7 +7,7 @@ Of members that look often, neither is a claim whose owner node has gone without
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from kzconsumer.group.claim_and_release import LEAST_FOR_LISTENER
@@ -33,8 +33,10 @@ class Stray(NamedTuple):
 class Strays:
     """See the module. Members that look once an hour find nothing by themselves: the failure has to lead to it."""
 
-    def __init__(self, promises: Promises, *, looks_often: bool) -> None:
+    def __init__(self, promises: Promises, hangs: Callable[[], bool], *, looks_often: bool) -> None:
+        """`hangs`: the broker that has the group's offsets may: a claim waits for its offset, and is repeated later."""
         self._promises = promises
+        self._hangs = hangs
         self._looks_often = looks_often
         self._since: dict[Stray, float] = {}
         promises.world.after(EVERY, self._look)
@@ -70,4 +72,6 @@ class Strays:
         """
         ensemble, paths = self._promises.ensemble, self._promises.paths
         nodes = ensemble.tree.nodes
+        if self._hangs():
+            return True
         return ensemble.throttled > 0.5 or not nodes[BROKER_IDS].children or paths.member("unreadable") in nodes
