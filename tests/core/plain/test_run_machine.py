@@ -55,6 +55,7 @@ class Shared:
         self.ends = {partition: 3 for partitions in ENDS_OF.values() for partition in partitions}
         self.stored: dict[TopicPartition, int] = {}
         self.faults: list[KzConsumerError] = []
+        self.registered = [1]
 
     def runs(
         self, number: int, *, offsets: Mapping[str, str] = MappingProxyType({}), replayable: bool = True, **more: Any
@@ -70,17 +71,20 @@ class Shared:
             raise self.faults.pop()
 
     async def all_topics(self) -> Collection[str]:
-        return TOPICS.keys()
+        return TOPICS.keys() if self.registered else ()
 
     async def topics(self, names: Collection[str]) -> Mapping[str, Topic]:
         self._may_fail()
-        return {name: TOPICS[name] for name in names if name in TOPICS}
+        return {name: TOPICS[name] for name in names if name in await self.all_topics()}
 
     async def incarnations(self, names: Collection[str]) -> dict[str, int]:
         return {name: TOPICS[name].incarnation for name in names}
 
     async def deleted(self) -> Collection[str]:
         return ()
+
+    async def broker_ids(self) -> list[int]:
+        return self.registered
 
     async def at_time(self, partitions: Collection[TopicPartition], ms: int) -> dict[TopicPartition, int]:
         assert ms == LATEST
@@ -227,6 +231,22 @@ def test_a_log_that_is_too_short_ends_the_run_as_the_settings_say(
             assert (await member.look(run)).finished is not None
 
     clients.play(script, limit=600)
+
+
+def test_a_run_of_a_pattern_waits_for_a_broker() -> None:
+    """Without one ZooKeeper may have lost its nodes: a run of no topics would be over at once."""
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        world = Shared(session)
+        world.registered = []
+        joining = asyncio.create_task(world.runs(2).join())
+        await asyncio.sleep(20)
+        assert await world.node() is None
+        world.registered = [1]
+        assert (await joining).topics == world.ends_now(SUBSCRIBED[2])
+
+    clients.play(script)
 
 
 def test_what_no_run_can_begin_with_is_an_error() -> None:
