@@ -124,4 +124,6 @@ def _reason(error: Exception) -> str:
     cause = getattr(error, "os_error", None) or error
     if isinstance(cause, ConnectionRefusedError):
         return "refused: check [status] listen"
+    if isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientResponseError):
+        return f"no status served there: {error}"
     return getattr(cause, "strerror", None) or str(error) or type(error).__name__

@@ -161,7 +161,11 @@ def test_tables_show_problems_and_whole_names() -> None:
     fault = Unreadable("/controller_epoch", "not a number")
     cluster = cluster_description(None, None, None, {1: node}, 1, ["t"], [("t", 1)], [], [fault])
     lines = cluster_table(cluster).splitlines()
-    assert lines[:2] == ["cluster without an id: 1 broker, 1 topic", "controller: none; epoch -"]
+    assert lines[:3] == [
+        "cluster without an id: 1 broker, 1 topic",
+        "controller: none; epoch -",
+        "Nobody elects leaders: `topics` shows what the last controller has written.",
+    ]
     assert "To be deleted: t" in lines
     assert "To be reassigned: t-1" in lines
     assert lines[-1] == "  /controller_epoch: not a number"

@@ -137,6 +137,9 @@ async def test_a_single_screen(tmp_path: Path) -> None:
     ("words", "status", "line"),
     [
         ([], 2, "give ADDRESS or --group-file FILE"),
+        (["--of", "g", "--group", "--zookeeper", "zk"], 2, "--group is of daemons; --of GROUP shows every partition"),
+        (["--of", "g", "--token-file", "t", "--zookeeper", "zk"], 2, "--token-file is of the daemons at ADDRESS"),
+        (["localhost:1", "--zookeeper", "zk"], 2, "name the cluster of --of GROUP; give it too"),
         (["nowhere"], 78, 'or "unix:/run/kzconsumer/status.sock"; a group is shown with --of GROUP\n'),
         (
             ["localhost:1", "--token-file", "/nowhere/x"],

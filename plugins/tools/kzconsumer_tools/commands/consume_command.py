@@ -216,13 +216,15 @@ def _wanted(arguments: argparse.Namespace) -> Wanted:
     until: Place | None = Place("end") if arguments.until_end else arguments.until
     if until is not None and until.kind == "stored":
         arguments.misused("--until is end, an offset, -N or a time")
-    form = None if arguments.output == "json" else arguments.format or read_format(VALUE_LINES)
+    if until is not None and not begin.may_precede(until):
+        arguments.misused("--from is not before --until")
+    form = arguments.format if arguments.format is not None else read_format(VALUE_LINES)
     return Wanted(
         begin=begin,
         until=until,
         count=arguments.count,
         filter=RecordFilter(arguments.key, arguments.value, tuple(arguments.header)),
-        form=form,
+        form=form if arguments.output != "json" else None,
         null=arguments.null.encode("utf-8", "surrogateescape"),
     )
 

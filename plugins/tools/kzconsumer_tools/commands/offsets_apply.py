@@ -36,6 +36,7 @@ from kzconsumer_tools.offsets.prepare import (
     prepare_reset,
     require_counting,
 )
+from kzconsumer_tools.offsets.stored_offsets import stored_offsets
 
 Prepared = Sequence[OffsetChanges | CoordinatorChanges]
 """The changes of each group."""
@@ -110,7 +111,8 @@ async def reset(
     partitions = await partitions_in(access, nodes, scope)
     if to.kind in ("current", "shift"):
         await require_counting(access, nodes, partitions, storage)
-    return [OffsetChanges(nodes, await prepare_reset(access, nodes, partitions, to))]
+    left_out = sorted(stored_offsets(nodes).keys() - set(partitions)) if scope is None else ()
+    return [OffsetChanges(nodes, await prepare_reset(access, nodes, partitions, to), tuple(map(str, left_out)))]
 
 
 async def import_offsets(

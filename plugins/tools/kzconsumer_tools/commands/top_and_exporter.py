@@ -64,10 +64,16 @@ def run_top(arguments: argparse.Namespace) -> int:
 
     from kzconsumer_tools.top_feed import DaemonFeed
 
-    addresses = _addresses(arguments)
-    if not addresses and not arguments.of:
+    of_daemons = [*arguments.address, *arguments.group_file]
+    if not of_daemons and not arguments.of:
         arguments.misused("give ADDRESS or --group-file FILE, or --of GROUP")
-    daemons = [DaemonFeed(each, group=arguments.group) for each in addresses]
+    if arguments.group and not of_daemons:
+        arguments.misused("--group is of daemons; --of GROUP shows every partition")
+    if arguments.token_file is not None and not arguments.address:
+        arguments.misused("--token-file is of the daemons at ADDRESS; give one too")
+    if not arguments.of and (arguments.zookeeper, arguments.context, arguments.config) != (None, None, None):
+        arguments.misused("--zookeeper, --config and --context name the cluster of --of GROUP; give it too")
+    daemons = [DaemonFeed(each, group=arguments.group) for each in _addresses(arguments)]
     if arguments.of:
         from kzconsumer.logs.setup import configure
         from kzconsumer_tools.exporter.group_feed import GroupFeed

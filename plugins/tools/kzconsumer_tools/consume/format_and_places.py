@@ -76,6 +76,12 @@ class Place(msgspec.Struct, frozen=True):
     group: str | None = None
     """For `stored`: the group whose offsets are used, if it is not joined."""
 
+    def may_precede(self, other: Place) -> bool:
+        """False if it is known to be at or after the other one in every log."""
+        if self.kind != other.kind or self.kind not in ("offset", "last", "time"):
+            return True
+        return self.number > other.number if self.kind == "last" else self.number < other.number
+
 
 def read_place(text: str, read_time: Callable[[str], int]) -> Place:
     """`beginning`, `end`, `stored`, `stored:GROUP`, an offset, `-N`, `@MS`, or a time that `read_time` reads.

@@ -69,7 +69,7 @@ class OffsetChanges(NamedTuple):
     nodes: GroupNodes
     changes: list[OffsetChange]
     left_out: tuple[str, ...] = ()
-    """Partitions of a file that do not exist."""
+    """Partitions that were to be changed and do not exist."""
 
     def undo_file(self) -> bytes:
         """The present content of the offset nodes; claim records are not restored: epochs only grow."""
@@ -316,8 +316,7 @@ async def prepare_clone(
         if offset_in(data) is not None and within(each, scope)
     }
     existing = await access.partitions(sorted({each.topic for each in chosen}))
-    chosen = {each: at for each, at in chosen.items() if each.partition in existing.get(each.topic, ())}
-    if not chosen:
+    if not any(each.partition in existing.get(each.topic, ()) for each in chosen):
         raise NotFoundError(f"group {source.group} has no stored offset of a chosen partition that exists")
     return await prepare_import(access, target, chosen, verbatim=False, way_out=_reset_hint(source))
 

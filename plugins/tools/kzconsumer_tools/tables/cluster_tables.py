@@ -27,6 +27,8 @@ def cluster_table(cluster: ClusterDescription, *, wide: bool = False) -> str:
     without = "unknown" if cluster.from_brokers else "none"
     controller = f"{kind} {cluster.controller}{since}" if cluster.controller is not None else without
     lines.append(f"controller: {controller}; epoch {dash(cluster.controller_epoch)}")
+    if without == "none" and cluster.controller is None:
+        lines += sentence("Nobody elects leaders: `topics` shows what the last controller has written.")
     if cluster.brokers:
         head = ("BROKER", "FORMAT", "RACK", "SINCE", "LISTENERS", "SECURITY")
         lines += ["", *columns([head, *map(_broker, cluster.brokers)], right={0, 1}, wide=wide, more=1)]

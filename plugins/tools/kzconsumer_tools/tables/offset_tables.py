@@ -73,7 +73,8 @@ def changes_table(result: ChangedOffsets, flags: str) -> str:
         changing += changed
         done = "changed" if result.executed else "would change"
         lines.append(f"group {group.group}: {changed} of {plural(len(group.partitions), 'partition')} {done}")
-        lines += ["", *_rows(group), "", *consequences(group.partitions, executed=result.executed)]
+        table = ["", *_rows(group)] if group.partitions else []
+        lines += [*table, "", *consequences(group.partitions, executed=result.executed)]
         if group.left_out:
             lines += sentence(f"Left out, since they do not exist: {some(group.left_out)}.")
         if group.is_new and changed:

@@ -160,9 +160,9 @@ def _sum(reached: Sequence[Mapping[str, Any]], name: str) -> Any:
 
 def _daemon(each: DaemonFeed, rows: int, width: int, view: View | None) -> list[RenderableType]:
     now = each.status
-    names = [printable(now.get("group", each.of)), clip(printable(each.address.listen), _ADDRESS)]
+    name, address = printable(now.get("group", each.of)), clip(printable(each.address.listen), _ADDRESS)
     state, reasons = _state(each)
-    lines: list[RenderableType] = [_line(*filter(None, names), state, style="bold")]
+    lines: list[RenderableType] = [_line(*filter(None, (name, address, state)), style="bold")]
     said = [line for reason in reasons for line in _wrapped(printable(reason), width)]
     lines += [_line(line, style="red" if each.lost is not None else "yellow") for line in said]
     if not now:
