@@ -174,6 +174,18 @@ async def test_a_group_of_a_zookeeper_that_does_not_answer(monkeypatch: pytest.M
     assert not found.healthy
 
 
+async def test_an_address_of_something_else_says_so() -> None:
+    """As the port of a ZooKeeper or of a broker, which close the connection without an answer."""
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    found = DaemonFeed(Address(f"127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+    async with server, anyio.create_task_group() as tasks:
+        tasks.start_soon(found.run)
+        with anyio.fail_after(20):
+            await found.answered.wait()
+        tasks.cancel_scope.cancel()
+    assert found.reason.startswith("no status served there: ")
+
+
 async def test_events_are_parsed_however_they_are_split() -> None:
     text = b'event: status\ndata: {"a": "b: c"}\n\n:\n\nevent: members\ndata: []\n\n'
     for size in (1, 7, len(text)):
