@@ -282,6 +282,7 @@ def test_the_list() -> None:
         ["none", "0", "0", ">=7", "-", "2026-01-31T12:00:00Z", "half", "2 partitions unknown: no leader"],
     ]
     assert list_table([]) == "There are no groups."
+    assert list_table([], chosen=True) == "No group matches."
 
 
 @pytest.mark.parametrize(("numbers", "text"), [([], ""), ([3], "3"), ([0, 1, 2], "0-2"), ([0, 2, 3, 7], "0, 2-3, 7")])

@@ -278,7 +278,8 @@ def add_groups(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run_list(arguments: argparse.Namespace) -> int:
     at, wanted = cluster_option(arguments), wanted_groups(arguments)
-    return show(arguments, overview(at, wanted), list_table, wide=partial(list_table, wide=True))
+    listed = partial(list_table, chosen=bool(arguments.include or arguments.exclude))
+    return show(arguments, overview(at, wanted), listed, wide=partial(listed, wide=True))
 
 
 def overview(at: ClusterOption, wanted: Callable[[str], bool]) -> list[GroupSummary]:

@@ -106,7 +106,8 @@ def _show_all(arguments: argparse.Namespace, at: ClusterOption) -> int:
     stands = any(each.stalled or FAULTS.intersection(each.unknown) for each in found)
     unasked = any(each.not_read or each.foreign or UNASKED.intersection(each.unknown) for each in found)
     status = EXIT_UNHEALTHY if stands else EXIT_NOT_EXAMINED if unasked else 0
-    return show(arguments, found, list_table, status, wide=partial(list_table, wide=True))
+    listed = partial(list_table, chosen=bool(arguments.include or arguments.exclude or arguments.without_members))
+    return show(arguments, found, listed, status, wide=partial(listed, wide=True))
 
 
 async def _show(arguments: argparse.Namespace, at: ClusterOption, group: str, scope: Scope | None) -> int:

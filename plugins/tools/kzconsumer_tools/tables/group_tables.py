@@ -131,9 +131,10 @@ _OWNER_KINDS: dict[OwnerKind | None, str] = {
 }
 
 
-def list_table(groups: Sequence[GroupSummary], *, wide: bool = False) -> str:
+def list_table(groups: Sequence[GroupSummary], *, wide: bool = False, chosen: bool = False) -> str:
+    """`chosen`: of all groups, by options."""
     if not groups:
-        return "There are no groups."
+        return "No group matches." if chosen else "There are no groups."
     rows = [("MEMBERS", "TOPICS", "OWNED", "LAG", "BEHIND", "LAST COMMIT", "GROUP", "", "ITS TOPICS")]
     for each in groups:
         if each.not_read:
