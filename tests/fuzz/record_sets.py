@@ -112,6 +112,7 @@ def seeds() -> list[bytes]:
             record_batch(records, base_offset=100) + record_batch(records, base_offset=120)[: rng.choice([70, 999])]
         )
         made.append(record_batch(records, base_offset=100, codec=codec, log_append_time=rng.choice([None, 7])))
+        made.append(record_batch(records, base_offset=100, offset_deltas=[n * n for n in range(len(records))]))
         made.append(control_batch(90, producer_id=1, commit=True) + made[-1])
         made += [transactions(records, rng) for _ in range(3)]
         for magic in (0, 1):

@@ -16,7 +16,7 @@ from kzconsumer.records._native import decode as decode_columns
 from kzconsumer.records.decode import decode
 from kzconsumer.records.forms import Records
 from tests.support.chunks import messages
-from tests.support.record_sets import Record, message_set, record_batch
+from tests.support.record_sets import Record, record_batch
 
 
 def decoded(data: bytes, start: int = 0) -> Records:
@@ -42,42 +42,6 @@ def test_every_field() -> None:
         ),
         Message("orders", 3, 41, None, b"", None, (), 0),
         Message("orders", 3, 42, b"", None, 0, (), 0),
-    ]
-
-
-def test_the_brokers_clock() -> None:
-    batch = decoded(record_batch([Record(None, b"v")], base_offset=0, log_append_time=1_800_000_000_000))
-    (only,) = messages(batch)
-    assert (only.timestamp, only.timestamp_type) == (1_800_000_000_000, 1)
-
-
-def test_records_without_timestamps() -> None:
-    (only,) = messages(decoded(message_set([Record(b"k", b"v")], magic=0, base_offset=7)))
-    assert only == Message("orders", 3, 7, b"k", b"v", None, (), -1)
-
-
-def test_rows_of_a_slice() -> None:
-    """A stream makes the rows of a chunk into messages in lots; headers must not shift to other rows."""
-    records = [Record(None, b"%d" % n, ((b"n", b"%d" % n),) if n % 2 else ()) for n in range(6)]
-    batch = decoded(record_batch(records, base_offset=10))
-    found = messages(batch.slice(2, 5))
-    assert [(each.offset, each.value, each.headers) for each in found] == [
-        (12, b"2", ()),
-        (13, b"3", (("n", b"3"),)),
-        (14, b"4", ()),
-    ]
-    without = messages(batch.slice(0, 1))
-    assert [each.headers for each in without] == [()]
-    assert messages(batch.slice(0, 0)) == []
-
-
-def test_a_compacted_log() -> None:
-    """With gaps in the offsets, a message gets its own timestamp and headers, not its neighbour's."""
-    records = [Record(b"k%d" % n, b"%d" % n, ((b"n", b"%d" % n),), 1000 + n) for n in range(5)]
-    data = record_batch(records, base_offset=100, offset_deltas=[0, 3, 4, 9, 20])
-    found = messages(decoded(data, 100))
-    assert [(each.offset, each.key, each.timestamp, each.headers) for each in found] == [
-        (100 + delta, b"k%d" % n, 1000 + n, (("n", b"%d" % n),)) for n, delta in enumerate([0, 3, 4, 9, 20])
     ]
 
 

@@ -30,12 +30,17 @@ from tests.support.extent import NIGHTLY, extent, only_nightly
 from tests.support.programs import CLANG, give_up
 from tests.support.record_sets import CODECS, compress
 
-pytestmark = pytest.mark.long
-
 CASES = int(os.environ.get("KZCONSUMER_FUZZ_CASES", extent("4000", "400000")))
 SEED = int(os.environ.get("KZCONSUMER_FUZZ_SEED", extent("1", str(NIGHTLY))))
 
 
+def test_good_record_sets_are_read_as_by_the_oracle() -> None:
+    found, kinds = differences(decode_unchecked, len(seeds()), seed=1)
+    assert not found, found[0]
+    assert min(kinds["good"], kinds["rows"], 10 * kinds["hidden"]) > len(seeds()) // 2, kinds
+
+
+@pytest.mark.long
 def test_mutated_record_sets_are_read_as_by_the_oracle() -> None:
     outcome = run_slice("record-sets", CASES, SEED)
     assert outcome.crash is None, outcome.crash
@@ -45,6 +50,7 @@ def test_mutated_record_sets_are_read_as_by_the_oracle() -> None:
     assert common > CASES // 10, kinds
 
 
+@pytest.mark.long
 def test_lengths_that_reach_the_end_are_read_as_by_the_oracle() -> None:
     outcome = run_slice("limits", 1, SEED)
     assert outcome.crash is None, outcome.crash
@@ -52,6 +58,7 @@ def test_lengths_that_reach_the_end_are_read_as_by_the_oracle() -> None:
     assert min(outcome.kinds["corrupt"], outcome.kinds["good"]) > 1000, outcome.kinds
 
 
+@pytest.mark.long
 def test_mutated_bodies_are_decompressed_or_refused() -> None:
     rng = random.Random(SEED)
     text = b"some text, and some more. " * 40
@@ -82,12 +89,14 @@ def forgetful(records: memoryview, start: int, aborted: Sequence[tuple[int, int]
     return decode_unchecked(records, start, aborted[1:])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wrong", [shifted, tolerant, forgetful])
 def test_control_a_decoder_that_misreads_is_found(wrong: Decode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder, "Scratch", GuardedScratch)
     assert differences(wrong, 1000, seed=1)[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["reads before", "reads behind", "reads behind a body"])
 def test_control_one_byte_outside_ends_the_process(fault: str) -> None:
     code = f"from tests.core.plain.test_record_fuzz import stray; stray({fault!r})"

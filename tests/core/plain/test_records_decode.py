@@ -191,13 +191,6 @@ def test_no_bytes() -> None:
     assert run(b"", 17) == Decoded(NO_RECORDS, 17, False, None, 0)
 
 
-def test_many_small_batches_and_messages() -> None:
-    batches = b"".join(record_batch(RECORDS[n % 5 :][:1], base_offset=n) for n in range(300))
-    messages = message_set(RECORDS * 60, magic=1, base_offset=300)
-    decoded = run(batches + messages)
-    assert rows(decoded) == expected(RECORDS * 60, range(300)) + expected(RECORDS * 60, range(300, 600), magic=1)
-
-
 def test_the_record_bytes_are_not_kept() -> None:
     class Buffer(bytearray):
         """Bytes that can be observed."""

@@ -36,46 +36,8 @@ def marker(base: int, producer: int, commit: bool) -> bytes:
     return control_batch(base, producer_id=producer, commit=commit)
 
 
-def test_the_batches_of_an_aborted_transaction_yield_no_rows() -> None:
-    data = sent(0) + sent(2, 9) + sent(4) + sent(6, 9) + marker(8, 9, ABORT) + sent(9)
-    decoded = run(data, [(9, 2)])
-    assert (offsets(decoded), decoded.next_offset, decoded.corrupt) == ([0, 1, 4, 5, 9, 10], 11, None)
-    assert offsets(run(data, [])) == [0, 1, 2, 3, 4, 5, 6, 7, 9, 10]
-
-
 def test_a_response_with_only_aborted_records_is_skipped() -> None:
     assert run(sent(4, 9) + sent(6, 9), [(9, 0)], 5) == Decoded(NO_RECORDS, 8, False, None, 0, epochs=((5, 0),))
-
-
-def test_the_same_producer_may_abort_commit_and_abort_again() -> None:
-    data = (
-        sent(0, 9)
-        + marker(2, 9, ABORT)
-        + sent(3, 9)
-        + marker(5, 9, COMMIT)
-        + sent(6, 9)
-        + marker(8, 9, ABORT)
-        + sent(9, 9)
-        + marker(11, 9, COMMIT)
-    )
-    assert offsets(run(data, [(9, 6), (9, 0)])) == [3, 4, 9, 10]
-
-
-def test_transactions_of_several_producers_may_overlap() -> None:
-    data = sent(0, 1) + sent(2, 2) + sent(4, 3) + marker(6, 1, ABORT) + sent(7, 1) + sent(9, 2) + marker(11, 2, ABORT)
-    data += marker(12, 3, COMMIT) + marker(13, 1, COMMIT) + sent(14, 2)
-    assert offsets(run(data, [(2, 2), (1, 0)])) == [4, 5, 7, 8, 14, 15]
-
-
-def test_a_response_may_begin_and_end_in_the_middle_of_a_transaction() -> None:
-    """The broker names the transaction in each response, with its first offset."""
-    assert offsets(run(sent(100, 9) + sent(102) + sent(104, 9), [(9, 3)], 101)) == [102, 103]
-    assert offsets(run(sent(106, 9) + marker(108, 9, ABORT) + sent(109, 9), [(9, 3)], 106)) == [109, 110]
-
-
-def test_a_transaction_that_begins_behind_its_producers_committed_records() -> None:
-    data = sent(0, 9) + marker(2, 9, COMMIT) + sent(3, 9) + marker(5, 9, ABORT)
-    assert offsets(run(data, [(9, 3)])) == [0, 1]
 
 
 def test_records_without_transaction_are_never_left_out() -> None:
