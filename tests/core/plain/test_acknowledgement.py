@@ -35,15 +35,6 @@ async def waits(stream: HeldStream) -> bool:
     return scope.cancelled_caught
 
 
-async def test_taking_the_next_message_acknowledges_nothing() -> None:
-    claim = progress()
-    stream = explicit(chunk(claim, 0, 3), chunk(claim, 3, 5))
-    messages = await take(aiter(stream), 5)
-    assert (committed(claim, stream), claim.consumed) == (0, 5)
-    assert stream.ack(messages[0])
-    assert committed(claim, stream) == 1
-
-
 async def test_any_order_commits_the_contiguous_prefix() -> None:
     claim = progress(start=7)
     stream = explicit(chunk(claim, 7, 10), chunk(claim, 10, 12))

@@ -54,42 +54,6 @@ def test_chunks_of_a_partition_become_one_range() -> None:
     assert (batch.records, batch.ranges[0].records, owned) == (4, 4, [claim])
 
 
-def test_each_partition_is_a_range() -> None:
-    collecting, one, two = builder(), progress(0), progress(1, start=100)
-    for part in (chunk(one, 0, 2), chunk(two, 100, 101), chunk(one, 2, 3)):
-        collecting.add(part, now=0)
-    batch, owned = cut(collecting)
-    assert ranges(batch) == [OffsetRange(TOPIC, 0, 0, 3), OffsetRange(TOPIC, 1, 100, 101)]
-    assert owned == [one, two]
-
-
-def test_a_batch_begins_where_the_previous_one_ended() -> None:
-    collecting, claim = builder(), progress()
-    found = []
-    for first in range(0, 9, 3):
-        collecting.add(chunk(claim, first, first + 3), now=0)
-        found += ranges(cut(collecting)[0])
-    assert [(part.first, part.until) for part in found] == [(0, 3), (3, 6), (6, 9)]
-
-
-def test_full_by_records() -> None:
-    collecting, claim = builder(max_records=5), progress()
-    collecting.add(chunk(claim, 0, 4), now=0)
-    assert not collecting.full
-    collecting.add(chunk(claim, 4, 5), now=0)
-    assert collecting.full
-    collecting.cut(now=0)
-    assert (collecting.full, bool(collecting)) == (False, False)
-
-
-def test_full_by_bytes_of_decoded_data() -> None:
-    collecting, claim = builder(max_bytes=300), progress()
-    collecting.add(chunk(claim, 0, 1), now=0)
-    assert not collecting.full
-    collecting.add(chunk(claim, 1, 20), now=0)
-    assert collecting.full
-
-
 def test_full_by_bytes_in_the_log_of_what_is_not_fetched() -> None:
     collecting, claim = BatchBuilder(BatchSettings(), wants="ranges"), progress()
     collecting.add(Chunk(claim, 0, 9, Unfetched(0, 9, 50e6)), now=0)

@@ -36,10 +36,10 @@ settings_of_batches = st.builds(
     floors,
 )
 # Partition, records (0: a range without records), and the time that passes before it arrives.
-arrivals = st.lists(
-    st.tuples(st.integers(0, PARTITIONS - 1), st.integers(0, LARGEST_CHUNK), st.sampled_from([0.0, 0.3, 2.0, 7.0])),
-    max_size=60,
+arrival = st.tuples(
+    st.integers(0, PARTITIONS - 1), st.integers(0, LARGEST_CHUNK), st.sampled_from([0.0, 0.3, 2.0, 7.0])
 )
+arrivals = st.integers(0, 60).flatmap(lambda number: st.lists(arrival, min_size=number, max_size=number))
 
 
 @dataclass

@@ -11,15 +11,8 @@ import pytest
 from kzconsumer.errors import OffsetLostError
 from kzconsumer.records._native import allocated_bytes
 from kzconsumer.streams.cursor import LOT_ROWS
-from tests.support.chunks import TOPIC, chunk, failure, hole, progress, put
+from tests.support.chunks import chunk, failure, hole, progress, put
 from tests.support.streams import done, rows, stream_of, take, take_offsets
-
-
-async def test_messages_of_one_chunk() -> None:
-    claim = progress(start=5)
-    first, second = await take(aiter(stream_of(chunk(claim, 5, 8))), 2)
-    assert (first.topic, first.partition, first.offset, first.key, first.value) == (TOPIC, 0, 5, b"k5", b"v5")
-    assert second.offset == 6
 
 
 async def test_a_message_is_processed_when_the_next_is_taken() -> None:
@@ -121,19 +114,6 @@ async def test_batches_are_as_they_were_fetched() -> None:
     assert positions == [([0, 1, 2], 3, 0), ([4], 8, 3), ([9], 10, 9)]
     stream.ack()
     assert done(claim, stream) == 10
-
-
-async def test_iteration_continues_after_a_break() -> None:
-    claim = progress()
-    stream = stream_of(chunk(claim, 0, 6))
-    found = []
-    for _ in range(3):
-        async for message in stream:
-            found.append(message.offset)
-            if message.offset % 2:
-                break
-    assert found == [0, 1, 2, 3, 4, 5]
-    assert done(claim, stream) == 5
 
 
 async def test_from_messages_to_batches() -> None:

@@ -18,21 +18,18 @@ async def reasons(trigger: RebalanceTrigger, timeout: float | None = None) -> li
 
 
 @in_virtual_time
-async def test_a_reason_fired_before_the_wait() -> None:
+async def test_reasons_are_coalesced_in_order_and_cause_one_rebalance_each_time() -> None:
     trigger = RebalanceTrigger()
     assert not trigger.fired
-    trigger.fire("members")
-    assert trigger.fired
-    assert await reasons(trigger) == ["members"]
-    assert not trigger.fired
-
-
-@in_virtual_time
-async def test_reasons_are_coalesced_in_order() -> None:
-    trigger = RebalanceTrigger()
     for reason in ("members", "topic a", "members"):
         trigger.fire(reason)
+    assert trigger.fired
     assert await reasons(trigger) == ["members", "topic a"]
+    assert not trigger.fired
+    trigger.fire("topic a")
+    trigger.fire("members")
+    assert await reasons(trigger) == ["topic a", "members"]
+    assert await reasons(trigger, 0.03) == []
 
 
 @in_virtual_time
@@ -44,22 +41,6 @@ async def test_reasons_in_the_quiet_period_are_part_of_it() -> None:
     await asyncio.sleep(0.002)
     trigger.fire("brokers")
     assert await waiting == ["members", "brokers"]
-
-
-@in_virtual_time
-async def test_reasons_during_a_rebalance_cause_exactly_one_more() -> None:
-    trigger = RebalanceTrigger()
-    trigger.fire("start")
-    assert await reasons(trigger) == ["start"]
-    trigger.fire("topic a")
-    trigger.fire("members")
-    assert await reasons(trigger) == ["topic a", "members"]
-    assert await reasons(trigger, 0.03) == []
-
-
-@in_virtual_time
-async def test_the_timer() -> None:
-    assert await reasons(RebalanceTrigger(), 0.01) == []
 
 
 @in_virtual_time

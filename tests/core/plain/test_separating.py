@@ -72,12 +72,6 @@ async def test_of_a_range_that_executors_fetch() -> None:
     assert [each.offset for each in found] == [0, 399, 500, 999]
 
 
-async def test_one_of_a_thousand_takes_twenty_trials() -> None:
-    database = poisoned(613)
-    assert [each.offset for each in await Separating(database.trial).refused(part_of(range(1000)))] == [613]
-    assert len(database.tried) <= 2 * 10 + 1
-
-
 @pytest.mark.parametrize(
     "refuses",
     [

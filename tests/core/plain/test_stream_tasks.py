@@ -18,19 +18,6 @@ from tests.support.chunks import LeaseInHand, chunk, progress, put
 from tests.support.streams import LIMIT, HeldStream, done, rows, stream_of, take, take_offsets
 
 
-async def test_a_cancelled_wait_loses_nothing() -> None:
-    claim = progress()
-    stream = stream_of(chunk(claim, 0, 2))
-    iterator = aiter(stream)
-    await take(iterator, 2)
-    with anyio.move_on_after(0.01) as scope:
-        await anext(iterator)
-    assert scope.cancelled_caught
-    assert done(claim, stream) == 2
-    put(stream.cursor.queue, chunk(claim, 2, 4))
-    assert await take_offsets(stream, 2) == [2, 3]
-
-
 async def test_a_slow_application_that_is_cancelled_between_two_messages_has_processed_the_first() -> None:
     """It gives the event loop a turn there, in the middle of a lot."""
     claim = progress()
