@@ -14,7 +14,7 @@ from kzconsumer.offsets.progress import Chunk, HandedOut, Message, Progress
 from kzconsumer.streams import cursor
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.streams.cursor import StreamCursor, Unacknowledged
-from tests.support.chunks import TOPIC, LeaseInHand, chunk, hole, progress, put
+from tests.support.chunks import TOPIC, LeaseInHand, chunk, hole, progress
 from tests.support.reachable import reachable
 from tests.support.streams import LIMIT, HeldStream, assert_close_ends_a_wait, rows, stream_of, take
 
@@ -97,54 +97,6 @@ async def test_batches_are_acknowledged_in_any_order() -> None:
     assert committed(claim, stream) == 12
     with pytest.raises(ValueError, match="has not handed out"):
         stream.ack(first.slice(0, 1))
-
-
-async def test_acknowledging_messages_batches_and_messages_again() -> None:
-    claim = progress()
-    stream = explicit(chunk(claim, 0, 6), chunk(claim, 6, 9))
-    one, two = await take(aiter(stream), 2)
-    (rest,) = await take(stream.batches(), 1)
-    assert rows(rest) == [2, 3, 4, 5]
-    (last,) = await take(aiter(stream), 1)
-    stream.ack(rest)
-    stream.ack(one)
-    assert committed(claim, stream) == 1
-    stream.ack(two)
-    assert committed(claim, stream) == 6
-    stream.ack(last)
-    assert committed(claim, stream) == 7
-
-
-async def test_acknowledging_records_of_a_lost_claim_has_no_effect_and_returns_false() -> None:
-    claim, later = progress(), progress(start=1)
-    stream = explicit(chunk(claim, 0, 5))
-    messages = await take(aiter(stream), 3)
-    assert stream.ack(messages[0])
-    stream.cursor.drop(claim)
-    claim.close(lambda: None)
-    assert stream.ack(messages[2])  # revoked, but not released yet
-    claim.close()
-    assert not stream.ack(messages[1])
-    assert claim.processed == 1
-    put(stream.cursor.queue, chunk(later, 1, 3))  # claimed again
-    assert not stream.ack(messages[1])
-    (again,) = await take(aiter(stream), 1)
-    assert (again.offset, later.processed) == (1, 1)
-    assert stream.ack(again)
-    assert later.processed == 2
-
-
-async def test_a_revocation_waits_only_for_records_that_are_handed_out() -> None:
-    claim = progress()
-    stream = explicit(chunk(claim, 0, 50))
-    messages = await take(aiter(stream), 3)
-    settled = list[int]()
-    stream.cursor.drop(claim)
-    claim.close(lambda: settled.append(claim.processed))
-    for message in reversed(messages):
-        assert not settled
-        stream.ack(message)
-    assert settled == [3]
 
 
 async def test_acknowledging_a_message_of_no_stream_or_another_stream_is_refused() -> None:

@@ -14,6 +14,7 @@ from kzconsumer.records.forms import ColumnRecords
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.batch_builder import BatchBuilder
 from kzconsumer.sinks.interface import Batch
+from tests.support.schedules import schedules
 
 PARTITIONS = 4
 LARGEST_CHUNK = 7
@@ -36,10 +37,9 @@ settings_of_batches = st.builds(
     floors,
 )
 # Partition, records (0: a range without records), and the time that passes before it arrives.
-arrival = st.tuples(
-    st.integers(0, PARTITIONS - 1), st.integers(0, LARGEST_CHUNK), st.sampled_from([0.0, 0.3, 2.0, 7.0])
+arrivals = schedules(
+    st.tuples(st.integers(0, PARTITIONS - 1), st.integers(0, LARGEST_CHUNK), st.sampled_from([0.0, 0.3, 2.0, 7.0])), 60
 )
-arrivals = st.integers(0, 60).flatmap(lambda number: st.lists(arrival, min_size=number, max_size=number))
 
 
 @dataclass

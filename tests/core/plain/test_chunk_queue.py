@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kzconsumer.offsets.progress import Chunk, Progress
 from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue, EndOfStream, ManyQueues
 from tests.support.chunks import chunk, hole, progress, put
+from tests.support.schedules import schedules
 
 LIMIT = 2.0
 
@@ -172,9 +173,7 @@ MOST, SHARED = 100, 150
 PARTITIONS = st.integers(0, 2)
 SIZES = st.sampled_from((0, 1, 40, 99, 100, 160))
 WHAT = ("fetch", "fetch", "fetch", "decode", "decode", "give back", "get", "pause", "resume", "close")
-STEP = st.tuples(st.sampled_from(WHAT), PARTITIONS, SIZES)
-STEPS = st.integers(1, 40).flatmap(lambda number: st.lists(STEP, min_size=number, max_size=number))
-"""A list without a least size has five steps on average, in which hardly anything happens."""
+STEPS = schedules(st.tuples(st.sampled_from(WHAT), PARTITIONS, SIZES), 40)
 
 
 class Model:

@@ -77,30 +77,12 @@ async def test_gaps_in_the_log_count_as_processed() -> None:
     assert done(claim, stream) == 23
 
 
-async def test_partitions_interleave_and_each_keeps_its_place() -> None:
-    one, two = progress(0), progress(1, start=100)
-    stream = stream_of(chunk(one, 0, 2), chunk(two, 100, 102), chunk(one, 2, 4))
-    found = [(message.partition, message.offset) for message in await take(aiter(stream), 5)]
-    assert found == [(0, 0), (0, 1), (1, 100), (1, 101), (0, 2)]
-    assert (done(one, stream), done(two, stream)) == (2, 102)
-
-
 async def test_more_rows_than_fit_into_one_lot_of_messages() -> None:
     number = LOT_ROWS * 2 + 7
     claim = progress()
     stream = stream_of(chunk(claim, 0, number))
     assert await take_offsets(stream, number) == list(range(number))
     assert done(claim, stream) == number - 1
-
-
-async def test_alternating_iterators_share_one_position() -> None:
-    number = LOT_ROWS * 8
-    claim = progress()
-    stream = stream_of(chunk(claim, 0, number))
-    one, other = aiter(stream), aiter(stream)
-    found = [message.offset for iterator in (one, other, one) for message in await take(iterator, LOT_ROWS * 5 // 2)]
-    assert found == list(range(len(found)))
-    assert done(claim, stream) == len(found) - 1
 
 
 async def test_batches_are_as_they_were_fetched() -> None:
@@ -116,37 +98,12 @@ async def test_batches_are_as_they_were_fetched() -> None:
     assert done(claim, stream) == 10
 
 
-async def test_from_messages_to_batches() -> None:
-    claim = progress()
-    stream = stream_of(chunk(claim, 0, 6), chunk(claim, 6, 7))
-    assert await take_offsets(stream, 2) == [0, 1]
-    batches = stream.batches()
-    assert rows((await take(batches, 1))[0]) == [2, 3, 4, 5]
-    assert (done(claim, stream), claim.consumed) == (2, 6)
-    assert rows((await take(batches, 1))[0]) == [6]
-    assert done(claim, stream) == 6
-
-
 async def test_from_messages_to_batches_over_the_rows_made_so_far() -> None:
     number = LOT_ROWS + 500
     claim = progress()
     stream = stream_of(chunk(claim, 0, number))
     await take_offsets(stream, LOT_ROWS + 1)
     assert rows((await take(stream.batches(), 1))[0]) == list(range(LOT_ROWS + 1, number))
-
-
-async def test_alternating_between_messages_and_batches() -> None:
-    claim = progress()
-    stream = stream_of(*(chunk(claim, first, first + 4) for first in range(0, 16, 4)))
-    found = await take_offsets(stream, 1)
-    found += rows((await take(stream.batches(), 1))[0])
-    found += await take_offsets(stream, 2)
-    found += rows((await take(stream.batches(), 1))[0])
-    found += rows((await take(stream.batches(), 1))[0])
-    assert found == list(range(12))
-    found += await take_offsets(stream, 4)
-    assert found == list(range(16))
-    assert done(claim, stream) == 15
 
 
 async def test_an_exception_of_the_body_leaves_the_message_in_hand() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kzconsumer.logs.repeats import INTERVAL, MOST, Repeats, same
 from kzconsumer.logs.setup import KINDS, OTHERS, Troubles
 from tests.support.reachable import reachable
+from tests.support.schedules import schedules
 
 PROGRAM = """
 import logging, sys, warnings, structlog
@@ -179,7 +180,7 @@ def test_the_first_line_at_once_then_the_last_of_each_interval() -> None:
     assert repeats.admit("key", "line 5", 3 * INTERVAL + 1), "it was over"
 
 
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 40)), max_size=60))
+@given(schedules(st.tuples(st.sampled_from("abc"), st.floats(0, 40)), 60))
 def test_every_line_is_reported_or_counted(lines: list[tuple[str, float]]) -> None:
     repeats: Repeats[str] = Repeats()
     now, output = 0.0, 0

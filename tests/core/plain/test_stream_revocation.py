@@ -14,22 +14,8 @@ from kzconsumer.records._native import allocated_bytes
 from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue
 from kzconsumer.streams.cursor import LOOK_SECONDS, LOT_ROWS, StreamCursor
 from kzconsumer.zookeeper.session import Lease
-from tests.support.chunks import LeaseInHand, chunk, hole, progress, put
+from tests.support.chunks import LeaseInHand, chunk, progress
 from tests.support.streams import LIMIT, HeldStream, assert_close_ends_a_wait, done, rows, stream_of, take, take_offsets
-
-
-async def test_drop_takes_back_messages_that_were_not_handed_out() -> None:
-    going, staying = progress(0), progress(1)
-    stream = stream_of(chunk(going, 0, 5), chunk(staying, 0, 2), chunk(going, 5, 9))
-    iterator = aiter(stream)
-    await take(iterator, 2)
-    settled = list[int]()
-    stream.cursor.drop(going)
-    going.close(lambda: settled.append(going.processed))
-    assert (going.consumed, going.processed, settled) == (2, 1, [])
-    (message,) = await take(iterator, 1)
-    assert (message.partition, message.offset) == (1, 0)
-    assert (going.processed, settled) == (2, [2])
 
 
 async def test_drop_while_a_batch_is_in_hand() -> None:
@@ -60,49 +46,6 @@ async def test_a_release_in_mid_lot_keeps_processed_messages_and_waits_for_one()
     with anyio.move_on_after(0.01):  # the body of the fourth has ended
         await anext(iterator)
     assert settled == [4]
-
-
-async def test_drop_with_nothing_in_hand_ends_at_once() -> None:
-    claim = progress()
-    stream = stream_of(chunk(claim, 0, 5))
-    await take_offsets(stream, 2)
-    stream.ack()
-    stream.cursor.drop(claim)
-    settled = list[int]()
-    claim.close(lambda: settled.append(claim.processed))
-    assert settled == [2]
-
-
-async def test_drop_after_a_change_from_messages_to_batches() -> None:
-    going, staying = progress(0), progress(1)
-    stream = stream_of(chunk(going, 0, 5), chunk(staying, 0, 2))
-    await take_offsets(stream, 1)
-    stream.cursor.drop(going)
-    going.close(lambda: None)
-    assert rows((await take(stream.batches(), 1))[0]) == [0, 1]
-    assert going.processed == 1
-
-
-async def test_drop_of_another_claim_changes_nothing() -> None:
-    here, there = progress(0), progress(1)
-    stream = stream_of(chunk(here, 0, 3), chunk(there, 0, 3))
-    iterator = aiter(stream)
-    await take(iterator, 1)
-    stream.cursor.drop(there)
-    there.close()
-    assert [message.offset for message in await take(iterator, 2)] == [1, 2]
-
-
-async def test_a_partition_that_is_assigned_again_starts_from_its_new_claim() -> None:
-    before, after = progress(), progress(start=1)
-    stream = stream_of(chunk(before, 0, 5))
-    iterator = aiter(stream)
-    await take(iterator, 2)
-    stream.cursor.drop(before)
-    before.close()
-    put(stream.cursor.queue, chunk(after, 1, 3))
-    assert [message.offset for message in await take(iterator, 2)] == [1, 2]
-    assert (done(after, stream), before.processed) == (2, 1)
 
 
 async def test_close_ends_every_iteration() -> None:
@@ -216,23 +159,6 @@ async def test_streams_that_are_dropped_leave_nothing_behind() -> None:
     assert allocated_bytes() == before
 
 
-async def test_a_pause_holds_back_messages_and_a_resume_delivers_them_in_order() -> None:
-    claim, other = progress(0), progress(1)
-    stream = stream_of(chunk(claim, 0, 6), chunk(other, 0, 3), chunk(claim, 6, 9))
-    iterator = aiter(stream)
-    assert [message.offset for message in await take(iterator, 2)] == [0, 1]
-    claim.paused = True
-    stream.cursor.pause(claim)
-    put(stream.cursor.queue, chunk(claim, 9, 10))  # requested before the pause
-    assert [(m.partition, m.offset) for m in await take(iterator, 3)] == [(1, 0), (1, 1), (1, 2)]
-    assert (claim.processed, claim.consumed) == (2, 2)  # the message in hand is processed
-    claim.paused = False
-    stream.cursor.resume(claim)
-    assert [(m.partition, m.offset) for m in await take(iterator, 8)] == [(0, offset) for offset in range(2, 10)]
-    stream.ack()
-    assert (claim.processed, other.processed) == (10, 3)
-
-
 async def test_the_rest_of_a_chunk_held_back_by_a_pause_is_counted() -> None:
     """All its columns stay in memory, and another chunk is in hand meanwhile."""
     claim, other = progress(0), progress(1)
@@ -250,37 +176,3 @@ async def test_the_rest_of_a_chunk_held_back_by_a_pause_is_counted() -> None:
     assert [m.offset for m in await take(iterator, 4)] == [2, 3, 4, 5]
     assert total.has_room
     assert stream.cursor.queue.filled[:2] == (0, 0)
-
-
-async def test_a_pause_between_batches_and_with_a_batch_in_hand() -> None:
-    claim, other = progress(0), progress(1)
-    stream = stream_of(chunk(claim, 0, 4), chunk(claim, 4, 8), chunk(other, 0, 2))
-    batches = stream.batches()
-    assert [rows(batch) for batch in await take(batches, 1)] == [[0, 1, 2, 3]]
-    claim.paused = True
-    stream.cursor.pause(claim)
-    assert [rows(batch) for batch in await take(batches, 1)] == [[0, 1]]
-    assert claim.processed == 4
-    claim.paused = False
-    stream.cursor.resume(claim)
-    assert [rows(batch) for batch in await take(batches, 1)] == [[4, 5, 6, 7]]
-
-
-async def test_a_pause_over_holes_and_a_drop_while_paused() -> None:
-    claim, other = progress(0), progress(1)
-    stream = stream_of(chunk(claim, 0, 10, offsets=[1, 4, 8]), hole(claim, 10, 12))
-    iterator = aiter(stream)
-    assert [message.offset for message in await take(iterator, 1)] == [1]
-    claim.paused = True
-    stream.cursor.pause(claim)
-    claim.paused = False
-    stream.cursor.resume(claim)
-    assert [message.offset for message in await take(iterator, 2)] == [4, 8]
-    claim.paused = True
-    stream.cursor.pause(claim)
-    claim.close()
-    stream.cursor.drop(claim)
-    put(stream.cursor.queue, chunk(other, 0, 1))
-    assert [message.partition for message in await take(iterator, 1)] == [1]
-    assert stream.cursor.queue.has_room
-    assert stream.cursor.queue.filled[1] == 0

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kzconsumer.fetcher.throttle import FEWEST_BYTES, PATIENT, SHOWN, RateLimit, Throttle
+from tests.support.schedules import schedules
 
 MB = 1 << 20
 
@@ -84,7 +85,7 @@ def test_without_a_limit_nothing_waits() -> None:
     assert limit.wait(5.0) == 0.0
 
 
-@given(st.lists(st.tuples(st.floats(0, 3), st.sampled_from([None, 10, 1000]), st.integers(0, 5000)), max_size=20))
+@given(schedules(st.tuples(st.floats(0, 3), st.sampled_from([None, 10, 1000]), st.integers(0, 5000)), 20))
 def test_another_rate_applies_from_its_change_on(steps: list[tuple[float, int | None, int]]) -> None:
     """Against the sum of what may be fetched: one second's allowance, and the rate for the time since the change."""
     limit, time, rate, owed = RateLimit(1000), 10.0, 1000, -1000.0

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from kzconsumer.streams.chunk_queue import Turns
 from tests.support.reachable import reachable
+from tests.support.schedules import schedules
 
 SIZES = st.integers(1, 100)
 MOST = 100
@@ -44,7 +45,7 @@ def test_turns_are_shared_by_bytes(sizes: dict[str, int]) -> None:
     assert max(had.values()) - min(had.values()) <= MOST
 
 
-@given(st.lists(st.tuples(st.sampled_from("abcd"), SIZES, st.booleans(), st.booleans()), max_size=200))
+@given(schedules(st.tuples(st.sampled_from("abcd"), SIZES, st.booleans(), st.booleans()), 100))
 def test_nobody_waits_for_more_than_one_turn_of_each_other(events: list[tuple[str, int, bool, bool]]) -> None:
     """Those that come and go, at every turn, get no more by it than by staying; and the marks are bounded."""
     turns = Turns[str]()
