@@ -177,6 +177,12 @@ async def cluster_identity(settings: Settings) -> str:
             await anyio.sleep(PAUSE)  # each attempt begins a session, which is a transaction of all servers
 
 
+def address_of(settings: Settings) -> str:
+    """The name of a cluster that has no id."""
+    connect = ConnectString.parse(settings.zookeeper.connect)
+    return ",".join(sorted(f"{host}:{port}" for host, port in connect.hosts)) + connect.chroot
+
+
 async def _identity(session: ZooKeeperSession, settings: Settings, brokers: Brokers) -> str:
     connect = ConnectString.parse(settings.zookeeper.connect)
     changed = anyio.Event()
@@ -192,8 +198,7 @@ async def _identity(session: ZooKeeperSession, settings: Settings, brokers: Brok
         if found:
             return found
         if up:
-            hosts = ",".join(sorted(f"{host}:{port}" for host, port in connect.hosts))
-            return f"{hosts}{connect.chroot}"
+            return address_of(settings)
         if not warned:
             # A chroot that does not exist looks the same, and is the more likely of the two.
             hint = "waiting for one: do the brokers have this chroot in their zookeeper.connect?"

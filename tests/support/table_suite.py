@@ -15,7 +15,7 @@ import pytest
 
 from kzconsumer.sinks.interface import RangeData
 from kzconsumer_files.publication import SetAside
-from kzconsumer_files.range_names import RangeOverlap, TargetOwner, range_names
+from kzconsumer_files.range_names import RangeOverlap, TargetOwner, range_names, scope
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
 from tests.support.copied import copied
@@ -106,6 +106,29 @@ class TableSuite:
         assert writer.publish(writer.stage(part(10, 20, 21), part(12, 4, 6, "v"), part(0, 5, 8, "u"))) == 3
         found = [each.identity[3:] for each in writer.target.held(False).ranges if each.identity.topic == "t"]
         assert found == [(9, 0, 5), (11, 2, 20), (10, 20, 21)]
+
+    def test_a_range_in_flight_while_the_brokers_were_upgraded_is_not_written_again(
+        self, writer: Writer[Any], tmp_path: Path
+    ) -> None:
+        """The cluster has an id now, so the group's ranges have other names; the first one follows no range."""
+
+        def part(first: int, until: int, epoch: int = 0, partition: int = 0) -> RangeData:
+            return msgspec.structs.replace(range_data("t", partition, first, until), epoch=epoch)
+
+        before = Writer(self.claimed(tmp_path, TargetOwner(cluster="zk:2181/kafka", group="g")), tmp_path / "before")
+        assert before.publish(before.stage(part(0, 10), part(0, 10, partition=1))) == 2
+        former = scope("zk:2181/kafka", "g", "spark")
+        target = type(writer.target)(msgspec.structs.replace(writer.target.to, former_scope=former))
+        after = Writer(target, tmp_path / "after")
+        for each in map(after.stage, (part(0, 10), part(5, 15))):
+            with pytest.raises(RangeOverlap, match=r"up to offset 10\. The group .* had no id, .* --to-offset 10 "):
+                after.publish(each)
+            with pytest.raises(RangeOverlap):
+                target.missing(target.open(), [staged.part for staged in each])
+        following, again, another = part(10, 15), part(0, 5, epoch=1, partition=1), part(0, 5, partition=2)
+        assert after.publish(after.stage(following, again, another)) == 3
+        found = [each.identity for each in target.held(False).ranges]
+        assert found == [each.identity for each in (following, again, another)]
 
     def test_a_range_set_aside_is_not_published_by_a_late_writer(self, writer: Writer[Any], tmp_path: Path) -> None:
         writer.publish(writer.stage(range_data("t", 1, 0, 3)))

@@ -279,17 +279,21 @@ def lines_before(line: str, epochs: Mapping[str, list[tuple[int, str]]]) -> list
     return [earlier for each, earlier in epochs.get(of, ()) if each < int(epoch)]
 
 
+_WENT_BACK: Final = (
+    "The group's offsets went back: by a tool that raises no reset epoch, a restored ZooKeeper or deleted nodes"
+)
+
+
 class RangeOverlap(OSError):
     """A range overlaps a published one and is not the same."""
 
-    def __init__(self, part: AnyRange, found: str, end: int) -> None:
+    def __init__(self, part: AnyRange, found: str, end: int, why: str = _WENT_BACK) -> None:
         """`found` says what is published, `end` is the end of all of it."""
         # The tool asks no destination: for it a plan that reaches beyond `end` may be published. This one cannot be.
         republish = " --republish" if part.until > end else ""
         super().__init__(
             f"{part.topic}-{part.partition} [{part.first}, {part.until}) of epoch {part.epoch} is not published:"
-            f" {found}. The group's offsets went back: by a tool that raises no reset epoch, a restored ZooKeeper or"
-            " deleted nodes. To continue after the published ranges: "
+            f" {found}. {why}. To continue after the published ranges: "
             f"kzconsumer offsets reset GROUP --to-offset {end} --topic {part.topic}:{part.partition}"
             f" --execute{republish}"
         )

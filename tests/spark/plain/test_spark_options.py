@@ -13,6 +13,7 @@ import pytest
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.sinks.interface import SinkContext
+from kzconsumer_files.range_names import scope
 from kzconsumer_spark.columns.avro_and_protobuf import Unsupported
 from kzconsumer_spark.columns.ddl_types import require_types
 from kzconsumer_spark.columns.schema_files import check_files
@@ -323,6 +324,16 @@ def test_settings_that_said_what_is_always_so_are_accepted() -> None:
     assert read_options(PARQUET | {"read": "executors"}) == msgspec.structs.replace(
         read_options(PARQUET), read="executors"
     )
+
+
+@pytest.mark.parametrize("options", [DELTA, ICEBERG])
+def test_tables_know_what_the_group_was_before_the_cluster_had_an_id(options: dict[str, object]) -> None:
+    def former(cluster: str) -> object:
+        context = SinkContext(group="g", member="m", cluster=cluster, safe_until=lambda: 0.0, settings=SETTINGS)
+        return msgspec.to_builtins(SparkSink(options, context).target.to)["former_scope"]
+
+    assert former("K1u165aN") == scope("127.0.0.1:1", "g", "spark")
+    assert former("127.0.0.1:1") == "", "it has none"
 
 
 def test_the_sink_needs_the_settings_of_a_member() -> None:

@@ -33,6 +33,7 @@ from kzconsumer.fetcher.corrupt_batches import CorruptPolicy
 from kzconsumer.fetcher.range_reader import range_reader
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import OffsetRange, RangeIdentity, Wants, count_offsets
+from kzconsumer.registry.cluster import address_of
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import Batch, Holdings, Preview, RecordsRejectedError, SinkContext, StepNotRecordedError
 from kzconsumer_files.private_directory import PrivateDirectory
@@ -58,7 +59,10 @@ from kzconsumer_spark.worker_protocol.messages import (
     RunBatch,
     StartWorker,
     StepDone,
+    To,
+    ToDelta,
     ToFunction,
+    ToIceberg,
 )
 from kzconsumer_spark.worker_protocol.spark_settings import is_cluster, time_zone
 
@@ -103,12 +107,20 @@ class SparkSink:
         except ValueError as error:
             faults.append(f"{WHERE} {error}")
         try:
-            destination = destination_for(self._options.to)
+            destination = destination_for(self._to())
         except ConfigError as error:
             raise ConfigError([*faults, *error.faults]) from error
         if faults:
             raise ConfigError(faults)
         return destination
+
+    def _to(self) -> To:
+        """Tables have only a hash of the owner, so they are told what that was before the cluster had an id."""
+        to, address = self._options.to, address_of(_settings(self._context))
+        if isinstance(to, ToDelta | ToIceberg) and address != self._owner.cluster:
+            former = scope(address, self._owner.group, self._owner.sink)
+            return msgspec.structs.replace(to, former_scope=former)
+        return to
 
     def check(self) -> None:
         """See `kzconsumer.sinks.interface.Checkable`. Raises PluginError without Java or PySpark, ConfigError."""

@@ -268,7 +268,7 @@ class DeltaTarget:
         def applications() -> Mapping[str, int]:
             return {} if table is None else self.log.applications(table)
 
-        return Positions(self._to.scope, f"at {self._place.uri}", version, applications)
+        return Positions(self._to.scope, f"at {self._place.uri}", version, applications, self._to.former_scope)
 
     def _is_aside(self, table: DeltaTable | None, part: AnyRange) -> bool:
         """Whether the range is set aside. Its file no longer counts once a later range is published."""

@@ -244,6 +244,7 @@ class IcebergTarget:
             self._to.table,
             lambda application: self._log.version(table, application),
             lambda: self._log.applications(table),
+            self._to.former_scope,
         )
 
 

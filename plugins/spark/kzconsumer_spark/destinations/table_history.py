@@ -80,6 +80,10 @@ def _counted(entry: LedgerEntry, place: Callable[[str], Any], active: frozenset[
 
 
 _ASIDE: Final = "+aside"
+_UPGRADED: Final = (
+    "The group has written that while its cluster had no id, as before Kafka 0.10.1: it was not stopped in order before"
+    " the brokers were upgraded"
+)
 
 
 class Positions(NamedTuple):
@@ -91,6 +95,8 @@ class Positions(NamedTuple):
     version: Callable[[str], int | None]
     applications: Callable[[], Mapping[str, int]]
     """All of them."""
+    former_scope: str = ""
+    """See `kzconsumer_spark.worker_protocol.messages.ToDelta`."""
 
     def reaches(self, part: AnyRange) -> bool:
         """Whether the table has the range, or it can no longer be written."""
@@ -103,12 +109,15 @@ class Positions(NamedTuple):
         """Raises RangeOverlap for a range that begins below the end of its partition and ends above it.
 
         And for one that begins below the end of a later epoch. (Where that begins is unknown: before a reset to a later
-        offset it would skip the records that the reset has skipped.)
+        offset it would skip the records that the reset has skipped.) And for one that begins below what the group has
+        written of its partition and epoch before the cluster had an id: it was in flight, and follows no range by which
+        that would be noticed.
         """
         parts = list(ranges)
         later: dict[str, int] = {}
         epochs = line_epochs({self.application(part) for part in parts})
-        for name, end in self.applications().items():
+        applications = self.applications()
+        for name, end in applications.items():
             if not name.endswith(_ASIDE):
                 later |= {line: max(end, later.get(line, 0)) for line in lines_before(name, epochs)}
         for part in parts:
@@ -118,6 +127,10 @@ class Positions(NamedTuple):
                 which, end = (" of a later epoch", beyond) if part.first < beyond else ("", own)
                 there = f"the table {self.table} has {part.topic}-{part.partition}{which} up to offset {end}"
                 raise RangeOverlap(part, there, max(own, beyond))
+            former = applications.get(partition_name(part, self.former_scope), 0) if self.former_scope else 0
+            if part.first < former:
+                there = f"the table {self.table} has {part.topic}-{part.partition} up to offset {former}"
+                raise RangeOverlap(part, there, former, _UPGRADED)
 
     def require_followed(
         self, follows: Iterable[RangeIdentity], is_elsewhere: Callable[[RangeIdentity], bool] = lambda part: False

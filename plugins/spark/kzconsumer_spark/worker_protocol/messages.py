@@ -80,7 +80,7 @@ class ToFiles(msgspec.Struct, frozen=True, kw_only=True, tag="files"):
 class ToDelta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
     """Commit ranges to the Delta table at `path`. `scope` stands for the group, once the daemon has found it.
 
-    `store_options`: see `ToFiles`.
+    `former_scope` stood for it while the cluster had no id; empty if it has none. `store_options`: see `ToFiles`.
     """
 
     path: str
@@ -88,6 +88,7 @@ class ToDelta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
     partition_by: tuple[str, ...] = ()
     write_options: Mapping[str, str] = {}
     scope: str = ""
+    former_scope: str = ""
 
     @property
     def described(self) -> str:
@@ -100,7 +101,7 @@ class ToDelta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
 
 
 class ToIceberg(msgspec.Struct, frozen=True, kw_only=True, tag="iceberg"):
-    """Commit ranges to `table` ("namespace.name") of a catalog. `scope`: see `ToDelta`; `uuid` is the table's.
+    """Commit ranges to `table` ("namespace.name") of a catalog. The scopes: see `ToDelta`; `uuid` is the table's.
 
     `catalog` is a name that `pyiceberg` knows, which adds `catalog_options` to what is configured of it.
     """
@@ -111,6 +112,7 @@ class ToIceberg(msgspec.Struct, frozen=True, kw_only=True, tag="iceberg"):
     partition_by: tuple[str, ...] = ()
     write_options: Mapping[str, str] = {}
     scope: str = ""
+    former_scope: str = ""
     uuid: str = ""
 
     @property
