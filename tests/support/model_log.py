@@ -62,6 +62,8 @@ class ModelLog:
         self.high = chance.choice((self.end, chance.choice(bounds)))
         self.stable = chance.choice((self.high, chance.choice([bound for bound in bounds if bound <= self.high])))
         self.local = chance.choice(self._batches).first if self.tiered else self.start
+        self.damaged_from = self.end
+        """A batch is corrupt if the one before it ends there or behind it. (In a gap, nobody knows where it begins.)"""
 
     def _append(self, at: int) -> int:
         last = at + self._chance.randrange(_MOST_IN_BATCH)
@@ -112,12 +114,15 @@ class ModelLog:
         lost = not self.start <= offset <= self.end
         found = bytearray()
         aborted = []
+        before = self.start
         for batch in self._batches:
+            corrupt, before = before >= self.damaged_from, batch.last + 1
             if lost or batch.last < offset:
                 continue
             if batch.last >= limit or (found and len(found) >= most):
                 break
             found += batch.data
+            found[-1] ^= corrupt
             if batch.aborted and self._committed:
                 aborted.append((_PRODUCER, batch.transaction))
         return FetchedPartition(

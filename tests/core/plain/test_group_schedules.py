@@ -425,7 +425,7 @@ def test_of_several_seeks_that_are_called_while_a_process_sleeps_the_last_one_ho
     steps.freeze(lasts=6.0, wait=0.6, which=10)
     steps.cut(arrives=True, wait=4.0, which=9)
     steps.seek(part=1, partition=2, wait=0.6, which=0)
-    steps.kill_and_start_again(wait=0.0, which=1)
+    steps.kill_and_start_again(streams=1, wait=0.0, which=1)
     steps.restore_zookeeper(ago=3.0, elected=False, wait=0.0)
     steps.resume(wait=0.01, which=7)
     steps.seek(part=0, partition=11, wait=4.0, which=3)

@@ -35,38 +35,27 @@ from kzconsumer.streams.chunk_queue import ChunkQueue
 PARTITION = TopicPartition("orders", 0)
 
 
-def test_the_epoch_before_a_position() -> None:
-    epochs = LeaderEpochs(10, 3)
-    assert [epochs.before(at) for at in (9, 10, 11)] == [UNKNOWN, 3, UNKNOWN]
-    epochs.extend(10, ((10, 3), (15, 5)), 20, 10)
-    assert [epochs.before(at) for at in (10, 15, 16, 20, 21)] == [3, 3, 5, 5, UNKNOWN]
+RUNS = st.lists(st.tuples(st.integers(1, 9), st.integers(-1, 4)), max_size=3)
 
 
-def test_nothing_is_known_of_what_was_passed_over_or_has_no_epoch() -> None:
-    epochs = LeaderEpochs(10, 3)
-    epochs.extend(20, ((20, 4),), 30, 10)
-    assert [epochs.before(at) for at in (10, 11, 20, 21, 30)] == [3, UNKNOWN, UNKNOWN, 4, 4]
-    epochs.extend(30, (), 40, 10)  # looked at, not read
-    assert [epochs.before(at) for at in (30, 31, 40)] == [4, UNKNOWN, UNKNOWN]
-
-
-def test_what_is_read_again_is_known_anew() -> None:
-    epochs = LeaderEpochs(10, 3)
-    epochs.extend(10, ((10, 3), (15, 5)), 20, 10)
-    epochs.extend(12, ((12, 7),), 14, 10)
-    assert [epochs.before(at) for at in (12, 13, 14, 15, 20)] == [3, 7, 7, UNKNOWN, UNKNOWN]
-
-
-@given(runs=st.lists(st.tuples(st.integers(1, 9), st.integers(-1, 4)), max_size=20), needed=st.integers(0, 60))
-def test_it_is_as_a_list_of_all_records(runs: list[tuple[int, int]], needed: int) -> None:
-    epochs = LeaderEpochs(0)
-    each: list[int] = []
-    for count, epoch in runs:
-        at = len(each)
-        each += [epoch] * count
-        epochs.extend(at, ((at, epoch),), len(each), min(needed, at))
-    for position in range(max(min(needed, len(each)), 1), len(each) + 1):
-        assert epochs.before(position) == each[position - 1]
+@given(reads=st.lists(st.tuples(st.integers(-6, 3), RUNS), max_size=12), needed=st.integers(0, 60))
+def test_it_is_as_a_list_of_all_records(reads: list[tuple[int, list[tuple[int, int]]]], needed: int) -> None:
+    """What is read again is known anew; nothing is known of what was passed over, or looked at alone."""
+    epochs, before, least = LeaderEpochs(10, 3), {10: 3}, 10
+    for moved, runs in reads:
+        at = start = max(max(before) + moved, least)
+        before = {each: before.get(each, UNKNOWN) for each in range(10, start + 1)}
+        begins = []
+        for count, epoch in runs or [(2, UNKNOWN)]:
+            begins.append((at, epoch))
+            before |= dict.fromkeys(range(at + 1, at + count + 1), epoch)
+            at += count
+        least = max(min(needed, start), least)
+        epochs.extend(start, begins if runs else (), at, least)
+        assert [epochs.before(each) for each in (9, at + 1)] == [UNKNOWN] * 2
+        assert {each: epochs.before(each) for each in before if each >= least} == {
+            each: epoch for each, epoch in before.items() if each >= least
+        }
 
 
 def test_a_stored_position_counts_for_its_offset_only() -> None:

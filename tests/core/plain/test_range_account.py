@@ -33,6 +33,7 @@ class Play:
         self.log = ModelLog(self.chance, self.isolation)
         self.first = self.chance.randint(self.log.start, self.log.end)
         self.until = self.chance.randint(self.first, self.log.end)
+        self.log.damaged_from = self.chance.choice((self.until, self.log.end))  # what is behind it is not read
         self.knows_local = self.log.tiered or self.chance.random() < 0.8
         self.time = self.moved = 100.0
         span = OffsetRange(*P0, self.first, self.until)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -41,6 +42,7 @@ PARTITIONS = [TopicPartition("orders", number) for number in range(3)]
 OTHER = TopicPartition("payments", 0)
 BROKERS = Broker(1, "a", 9092), Broker(2, "b", 9092)
 END = 40
+BATCH = len(record_batch([Record(None, b"v")] * 5, base_offset=0))
 
 Answer = Callable[[Broker, FetchRequest], FetchResponse]
 
@@ -323,6 +325,30 @@ def test_a_batch_that_is_too_large_is_asked_for_whole_and_passed_over_only_if_so
             play(script)
     assert max(sizes) <= largest
     assert math.isfinite(sum(sizes))
+
+
+@pytest.mark.parametrize("times", [*itertools.product((0, 2, 3), repeat=2)])
+def test_a_batch_is_passed_over_if_it_is_corrupt_three_times_whatever_the_one_before_is(times: tuple[int, int]) -> None:
+    asked: list[int] = []
+
+    async def script(world: World) -> int:
+        def answer(broker: Broker, request: FetchRequest) -> FetchResponse:
+            (at,) = [each.offset for each in request.partitions.values()]
+            asked.append(at)
+            found = part(PARTITIONS[0], at)
+            if at < 10 and asked.count(at) <= times[at // 5]:
+                damaged = bytearray(found.records)
+                damaged[BATCH - 1] ^= 1
+                found = part(PARTITIONS[0], at, records=bytes(damaged))
+            return FetchResponse(0, 0, [found])
+
+        settings = FetchSettings(on_corrupt="skip", request_timeout=LIMIT)
+        reader = reader_of(answer, lambda each: BROKERS[0], settings=settings)
+        return await reader.way_over(OffsetRange(*PARTITIONS[0], 0, 10), CorruptPolicy(settings))
+
+    passed = 0 if times[0] < 3 else 1 if times[1] < 3 else 2
+    assert play(script) == 5 * passed
+    assert asked == [0] * min(times[0] + 1, 3) + [5] * min(times[1] + 1, 3) * (passed > 0)
 
 
 def test_a_corrupt_batch_is_not_passed_over_unless_it_is_seen_what_follows_it() -> None:

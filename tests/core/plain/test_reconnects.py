@@ -193,8 +193,9 @@ class Refuses:
 @pytest.mark.parametrize("seed", seeds(6, 100))
 @pytest.mark.parametrize("way", ["hangs up", "refuses", "is silent"])
 def test_a_server_that_takes_no_session_is_followed_by_the_next_at_once(way: str, seed: int) -> None:
-    """Whichever is asked first: a round over the servers ends with one that serves."""
+    """Whichever is asked first: a round over the servers ends with one that serves, long before a session expires."""
     clients = Clients(seed)
+    began = clients.world.now
     server = clients.ensemble.servers[0]
     if way == "refuses":
         clients.network.hosts["zk0"] = Refuses()
@@ -204,7 +205,30 @@ def test_a_server_that_takes_no_session_is_followed_by_the_next_at_once(way: str
 
     async def script(session: ZooKeeperSession) -> None:
         await session.exists("/")
+        assert clients.world.now - began < session.timeout / 3
 
     with capture_logs() as logs:
         clients.play(script)
     assert "no ZooKeeper server answers" not in [each["event"] for each in logs]
+
+
+def test_a_session_whose_end_is_cancelled_ends_on_this_side() -> None:
+    """No server answers: the connection is given up, and what waits for an answer fails."""
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        async def asked() -> None:
+            with pytest.raises(SessionExpiredError):
+                await session.exists("/")
+
+        clients.network.set_silent(clients.process, True)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(asked)
+            with anyio.move_on_after(0.5):
+                async with clients.session():
+                    pass
+            with anyio.move_on_after(0.5):
+                await session.close()
+            assert session.state is SessionState.CLOSED
+
+    clients.play(script)

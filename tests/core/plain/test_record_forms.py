@@ -31,7 +31,9 @@ def decoded(data: memoryview = DATA) -> DecodedRecords:
 
 
 def in_arrow() -> ColumnRecords:
-    return ColumnRecords(decoded().columns())
+    """A part of a batch, between others."""
+    others = record_batch([*RECORDS[:1], *RECORDS, *RECORDS[:1]], base_offset=39, offset_deltas=[0, 1, 8, 10, 20])
+    return ColumnRecords(decoded(memoryview(others)).columns().slice(1, 3))
 
 
 def test_parts() -> None:
@@ -64,6 +66,7 @@ def test_bytes_are_those_of_the_columns(headers: tuple[tuple[bytes, bytes | None
 @pytest.mark.parametrize("offset", [0, 40, 41, 47, 48, 49, 50, 100])
 def test_records_below_an_offset(form: Callable[[], Records], offset: int) -> None:
     part = form().below(offset)
+    assert form().rows_below(offset) == len(part)
     assert [message.offset for message in part.messages()] == [each for each in (40, 47, 49) if each < offset]
     assert part.columns() == decoded().columns().slice(0, len(part))
 

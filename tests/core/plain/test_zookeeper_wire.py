@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kzconsumer.errors import ConnectionLostError, ProtocolError, ZooKeeperError
 from kzconsumer.zookeeper import wire
-from kzconsumer.zookeeper.operations import OK, Check, Create, Delete, Operation, SetData
+from kzconsumer.zookeeper.operations import OK, Check, Create, Delete, Operation, SetData, size_of
 from kzconsumer.zookeeper.wire import MAX_REQUEST, Reply, WireRequest, established, event, reply, result
 
 REQUESTS: list[WireRequest[Any]] = [
@@ -56,11 +56,12 @@ def test_any_error_code_is_an_error_with_its_number_or_meaning(code: int) -> Non
 
 
 versions = st.integers(-(2**31), 2**31 - 1)
+data = st.binary() | st.integers(0, 300).map(bytes)
 operations = st.lists(
     st.one_of(
         st.builds(Check, st.text(), versions),
-        st.builds(SetData, st.text(), st.binary(), versions),
-        st.builds(Create, st.text(), st.binary(), st.booleans(), st.booleans()),
+        st.builds(SetData, st.text(), data, versions),
+        st.builds(Create, st.text(), data, st.booleans(), st.booleans()),
         st.builds(Delete, st.text(), versions),
     ),
     min_size=1,
@@ -73,6 +74,13 @@ def test_a_transaction_is_as_the_codec_writes_it(wanted: list[Operation]) -> Non
     for operation in wanted:
         transaction.add(_as_the_codec(operation))
     assert wire.multi(wanted, lambda path: path).body == transaction.serialize()
+
+
+@given(wanted=operations)
+def test_a_transaction_is_not_larger_than_it_is_taken_to_be(wanted: list[Operation]) -> None:
+    """With the larger of the ACLs, and beside 13 bytes of the request's own."""
+    body = wire.multi(wanted, lambda path: path, lambda path: "creator-writes").body
+    assert len(body) - 13 <= size_of(wanted) <= len(body) + 15 * len(wanted)
 
 
 def _as_the_codec(operation: Operation) -> Any:

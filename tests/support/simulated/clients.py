@@ -44,6 +44,7 @@ class Clients:
                 self.world.pass_time(limit, task.done)
             assert ended, f"not finished after {limit} s"
             assert not self.process.errors
+            assert all(line.is_closing() for line in self.network.lines_of(self.process)), "a connection is left open"
             self.world.end(self.process)
         return task.result()
 

@@ -122,9 +122,10 @@ class SimulatedGroup:
 
         task.add_done_callback(ended)
 
-    def leave(self, member: Member) -> None:
+    def leave(self, member: Member, *, cancelled: bool = False) -> None:
+        """`cancelled`: with its application, which ends at once; the member leaves in order all the same."""
         member.left_at = self.world.now
-        member.process.call_soon(member.stopping.set)
+        member.process.call_soon(member.scope.cancel if cancelled else member.stopping.set)
 
     def kill(self, member: Member) -> None:
         """As SIGKILL: it never runs again, and its connections break."""

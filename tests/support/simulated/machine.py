@@ -137,9 +137,9 @@ class GroupMachine(ServersMachine):
         self.wait(wait)
 
     @precondition(lambda self: self.active)
-    @rule(which=ANY, wait=WAITS)
-    def leave(self, which: int, wait: float) -> None:
-        self.group.leave(self.member(which))
+    @rule(which=ANY, cancelled=st.booleans(), wait=WAITS)
+    def leave(self, which: int, cancelled: bool, wait: float) -> None:
+        self.group.leave(self.member(which), cancelled=cancelled)
         self.wait(wait)
 
     @precondition(lambda self: self.active)
@@ -149,13 +149,14 @@ class GroupMachine(ServersMachine):
         self.wait(wait)
 
     @precondition(lambda self: self.active)
-    @rule(which=ANY, wait=WAITS)
-    def kill_and_start_again(self, which: int, wait: float) -> None:
+    @rule(which=ANY, streams=st.integers(1, 3), wait=WAITS)
+    def kill_and_start_again(self, which: int, streams: int, wait: float) -> None:
+        """With another number of streams, perhaps: its id is the same, and its registration another one."""
         member = self.member(which)
+        before = member.subscription
+        changed = streams if isinstance(before, int) else dict.fromkeys(before, streams)
         self.group.kill(member)
-        self.group.join(
-            member.name, member.subscription, member.pace, in_batches=member.in_batches, explicit=member.explicit
-        )
+        self.group.join(member.name, changed, member.pace, in_batches=member.in_batches, explicit=member.explicit)
         self.wait(wait)
 
     @precondition(lambda self: self.active)

@@ -75,6 +75,8 @@ class Member(RebalanceListener):
     rejects: Callable[[int], bool] = lambda offset: False
     """Which records are of no use to it, by offset; not those of batches."""
     stopping: anyio.Event = field(default_factory=anyio.Event)
+    scope: anyio.CancelScope = field(init=False)
+    """Of all that its application does."""
     connector: ConsumerConnector | None = None
     owned: set[TopicPartition] = field(default_factory=set)
     lost: set[TopicPartition] = field(default_factory=set)
@@ -173,11 +175,12 @@ class Member(RebalanceListener):
     async def run(self, settings: Settings) -> None:
         how: Acknowledge = "explicit" if self.explicit else "implicit"
         connected = kzconsumer.connect(settings, listener=self, acknowledge=how, stop_at=self.stop_at)
-        async with connected as self.connector, anyio.create_task_group() as tasks:
-            tasks.start_soon(self._consume, self.connector, tasks)
-            await self.stopping.wait()
-            await self.connector.leave()
-            tasks.cancel_scope.cancel()
+        with anyio.CancelScope() as self.scope:
+            async with connected as self.connector, anyio.create_task_group() as tasks:
+                tasks.start_soon(self._consume, self.connector, tasks)
+                await self.stopping.wait()
+                await self.connector.leave()
+                tasks.cancel_scope.cancel()
 
     async def _consume(self, consumer: ConsumerConnector, tasks: TaskGroup) -> None:
         if isinstance(self.subscription, int):
