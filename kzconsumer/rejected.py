@@ -165,8 +165,8 @@ class LetterTopic:
         from confluent_kafka import KafkaException
 
         with suppress(KafkaException):
-            error = self._producer.list_topics(self._topic, _TOPIC_ERROR).topics[self._topic].error
-            return error.str() if error is not None else ""
+            found = self._producer.list_topics(self._topic, _TOPIC_ERROR).topics.get(self._topic)
+            return found.error.str() if found is not None and found.error is not None else ""
         return ""
 
     def _queue(self, produce: Callable[[], None], failed: Sequence[str]) -> None:
