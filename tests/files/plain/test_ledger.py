@@ -65,26 +65,6 @@ def entries(target: Target) -> list[Path]:
     return sorted((target.path / "_kzconsumer").glob("*+*.json"))
 
 
-def test_a_range_that_overlaps_folded_ones_is_refused(target: Target) -> None:
-    publish(target, *range(RANGES))
-    end = RANGES * EACH
-    assert target.fold() > RANGES // 2
-    attempt = target.attempts / "by-test-late" / "1"
-    attempt.mkdir(parents=True)
-
-    def late(first: int, until: int) -> None:
-        part = msgspec.structs.replace(planned(0), first=first, until=until)
-        target.publish([StagedRange(part, 0, 0, [])], attempt, lambda: None)
-
-    folded = max((each for _, each in target.ledger().folded), key=lambda each: each.until - each.first)
-    for first, until in ((folded.first, end + 5), (folded.until - 1, folded.until + 1), (0, end)):
-        with pytest.raises(RangeOverlap):
-            late(first, until)
-    within = identity(0)._replace(first=folded.first + 1, until=folded.until - 1)
-    assert target.missing([within]) == [], "it is published, however it was cut"
-    late(end, end + 1)
-
-
 def test_few_files_remain_and_all_ranges_are_known(target: Target) -> None:
     publish(target, *range(RANGES))
     before = files(target, "parquet", True)
@@ -97,6 +77,7 @@ def test_few_files_remain_and_all_ranges_are_known(target: Target) -> None:
     # It does not have other offsets, epochs and partitions.
     others = [identity(1)._replace(until=99_999), identity(1)._replace(epoch=2), identity(1)._replace(partition=1)]
     assert target.missing(others) == others
+    assert target.missing([identity(0)._replace(first=1, until=2 * EACH)]) == [], "however it was cut"
     spans = published_spans(target, identity(0))
     assert [span.first for span in spans[1:]] == [span.until for span in spans[:-1]]
     assert (spans[0].first, spans[-1]) == (0, Span((RANGES - 1) * EACH, RANGES * EACH))
@@ -106,20 +87,6 @@ def test_few_files_remain_and_all_ranges_are_known(target: Target) -> None:
         assert sum(getattr(each, what) for each in after.ranges) == sum(getattr(each, what) for each in before.ranges)
     assert not any(each.faults for each in after.ranges)
     assert len(files(target, "parquet", False).ranges) == len(after.ranges) < RANGES // 2
-
-
-def test_a_zombie_finds_its_range_published_though_it_is_folded(target: Target) -> None:
-    publish(target, *range(RANGES))
-    target.fold()
-    assert not (target.path / "_kzconsumer" / f"{range_name(planned(0))}.json").exists()
-    attempt = target.attempts / "zombie" / "1"
-    attempt.mkdir(parents=True)
-    pq.write_table(pa.table({"offset": [0]}), attempt / "late")
-    late = StagedRange(planned(0), 1, 0, [(attempt / "late", f"day=1/{data_file(planned(0))}")])
-    assert target.publish([late], attempt, lambda: None) == 0
-    assert not target.set_aside(identity(0), EACH)
-    assert not list((target.path / "day=1").iterdir())
-    assert target.decisions() == []
 
 
 def test_a_range_entered_again_after_folding_counts_once(target: Target) -> None:

@@ -1,27 +1,20 @@
-"""Writers of one range: killed, late, or at one moment. Readers see the files of one of them."""
+"""Writers of one range: killed, or late. Readers see the files of one of them; `test_ledger_machine` has any order."""
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
 
 import pytest
 
 from kzconsumer.durable_files import put_in_place
 from kzconsumer_files.directory_target import Target
 from kzconsumer_files.private_directory import PrivateDirectory
-from kzconsumer_files.publication import SetAside
 from kzconsumer_files.range_names import (
     range_name,
 )
-from tests.files.plain.test_target import OWNER, attempt_of, free, identity, lost_after, planned, staged, texts
+from tests.files.plain.test_target import OWNER, attempt_of, free, lost_after, planned, staged, texts
 
 
 @pytest.fixture
@@ -29,29 +22,6 @@ def target(tmp_path: Path) -> Target:
     made = Target(tmp_path / "out")
     made.mark(OWNER)
     return made
-
-
-def test_writing_and_setting_aside_race(target: Target) -> None:
-    both = Barrier(2)
-
-    def publish(number: int) -> bool:
-        attempt = attempt_of(target, f"w{number}")
-        ready = staged(attempt, number, f"{number:03}", "")
-        both.wait(30)
-        try:
-            return target.publish([ready], attempt, free) == 1
-        except SetAside:
-            return False
-
-    def set_aside(number: int) -> bool:
-        both.wait(30)
-        return target.set_aside(identity(number), 1)
-
-    with ThreadPoolExecutor(2) as racers:
-        for number in range(int(os.environ.get("KZCONSUMER_RACES", "40"))):
-            published, aside = racers.submit(publish, number), racers.submit(set_aside, number)
-            assert published.result(60) != aside.result(60)
-            assert (f"{number:03}" in texts(target)) == published.result()
 
 
 @pytest.mark.parametrize("who", ["a later writer", "the writer itself", "a sweep", "the daemon"])
@@ -136,69 +106,3 @@ def test_a_void_decision_is_not_taken_for_the_executed_one(target: Target, monke
     publication.finish([name])
     assert held_up == [decision]
     assert (texts(target), list(publication.decisions.iterdir())) == (["winner"], [])
-
-
-RACER = """
-import mmap, os, pathlib, sys
-from kzconsumer_files.directory_target import Target
-from tests.files.plain.test_target import attempt_of, free, planned, staged
-
-target, name, ranges = Target(pathlib.Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
-attempt = attempt_of(target, name)
-# The two agree in no file but one, and differ in how many there are; each third range is empty for one of them.
-layouts = {"a": ("day=1", "day=2"), "b": ("day=2", "day=3", "day=4")}
-batches = []
-for n in range(ranges):
-    empty = n % 3 == 0 and name == "b"
-    batches.append(staged(attempt, n, f"{name}{n}", *(() if empty else layouts[name])))
-with open(sys.argv[4], "r+b") as file:
-    arrived = memoryview(mmap.mmap(file.fileno(), 8)).cast("i")
-mine = "ab".index(name)
-
-def together(n):
-    arrived[mine] = n
-    while arrived[1 - mine] < n:
-        os.sched_yield()
-
-won = 0
-for n, batch in enumerate(batches, 1):
-    together(n)
-    won += target.publish([batch], attempt, free)
-print(won, flush=True)
-"""
-
-
-@pytest.fixture
-def quick(tmp_path: Path) -> Iterator[Path]:
-    """A directory in memory, if there is one: races need no disk, and a disk would keep the racers apart."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as made:
-        yield Path(made)
-
-
-@pytest.mark.long
-def test_readers_see_the_files_of_one_of_two_writers(quick: Path) -> None:
-    ranges = int(os.environ.get("KZCONSUMER_RACES", "75"))
-    target = Target(quick / "out")
-    target.mark(OWNER)
-    (quick / "arrived").write_bytes(bytes(8))
-    commands = [
-        [sys.executable, "-c", RACER, str(target.path), name, str(ranges), str(quick / "arrived")] for name in "ab"
-    ]
-    racers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
-    won = [int(racer.communicate(timeout=120)[0]) for racer in racers]
-    assert min(won) > 0, "they never met"
-    assert sum(won) == ranges
-    seen: dict[int, set[str]] = {}
-    count: dict[int, int] = {}
-    for text in texts(target):
-        seen.setdefault(int(text[1:]), set()).add(text[0])
-        count[int(text[1:])] = count.get(int(text[1:]), 0) + 1
-    entries = [json.loads(path.read_text()) for path in (target.path / "_kzconsumer").glob("t+*.json")]
-    assert len(entries) == ranges
-    for entry in entries:
-        n = entry["partition"]
-        writers, rows = seen.get(n, set()), count.get(n, 0)
-        assert rows == entry["records_out"], (entry, writers)
-        assert writers <= {entry["attempt"][0]}
-    assert not list((target.path / "_kzconsumer" / "publishing").iterdir())

@@ -229,15 +229,6 @@ def test_a_range_set_aside_is_not_published_by_a_late_writer(target: Target) -> 
     assert texts(target) == ["x"]
 
 
-def test_a_range_decided_for_a_writer_is_not_set_aside(target: Target) -> None:
-    attempt = attempt_of(target)
-    with pytest.raises(TimeoutError):
-        target.publish([staged(attempt, 0, "x", "")], attempt, lost_after(1))
-    assert texts(target) == []
-    assert not target.set_aside(identity(0), 1)
-    assert texts(target) == ["x"]
-
-
 async def test_the_sink_does_not_have_ranges_set_aside(tmp_path: Path) -> None:
     output = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf, settings=SETTINGS)
     sink = SparkSink({"destination": "parquet", "path": str(tmp_path)}, output)
