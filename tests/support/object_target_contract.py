@@ -181,26 +181,6 @@ class ObjectTargetContract:
         for skipped in ("lake/_sub", "lake/.sub/more"):
             mark(skipped)
 
-    def test_overlapping_ranges_are_refused(
-        self, server: AnyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Also those that another writer has published, before and since."""
-        one, other = (target_in(server, monkeypatch, tmp_path / name) for name in "ab")
-
-        def publish(target: ObjectTarget, first: int, until: int) -> int:
-            attempt = PrivateDirectory(target.attempts).path / "1"
-            attempt.mkdir()
-            return target.publish([staged(attempt, planned(0, first, until), "x", "")], attempt, free)
-
-        assert [publish(one, 0, 10), publish(other, 10, 20), publish(one, 20, 30)] == [1, 1, 1]
-        for target in (one, other):
-            assert publish(target, 10, 20) == (target is other and 0)
-            for first, end in ((5, 15), (5, 8), (25, 40), (0, 20), (0, 30)):
-                with pytest.raises(RangeOverlap, match=r"overlaps \[\d+, \d+\), which is"):
-                    publish(target, first, end)
-        assert len(list(one.visible())) == 3
-        assert not [name for name in server.objects() if "/publishing/" in name or "/attempts/" in name]
-
     def test_a_range_that_a_later_epoch_has_is_refused(
         self, server: AnyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
