@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -59,7 +61,9 @@ class TableSuite:
         raise NotImplementedError
 
     log: type
-    """Its `sync` makes a commit durable, if it is in a directory: what writes tables syncs nothing."""
+    """Its `commit` says whether it was the first, and its `sync` makes a commit durable, if it is in a directory: what
+    writes tables syncs nothing.
+    """
 
     @pytest.fixture
     def writer(self, tmp_path: Path) -> Writer[Any]:
@@ -196,6 +200,17 @@ class TableSuite:
 
     def test_a_table_that_was_restored_takes_nothing_more(self, writer: Writer[Any], tmp_path: Path) -> None:
         require_refused(writer, lambda: copied(tmp_path))
+
+    def test_a_table_that_others_commit_to_each_time_is_given_up(
+        self, writer: Writer[Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        writer.publish(writer.stage(range_data("t", 0, 0, 5)))
+        monkeypatch.setattr(sys.modules[type(writer.target).__module__], "_TRIES", 3)
+        monkeypatch.setattr(self.log, "commit", Mock(return_value=False))
+        late = range_data("t", 0, 5, 9)
+        with pytest.raises(OSError, match=r": others committed (to the table first|first or held its lock), 3 times$"):
+            writer.publish(writer.stage(late))
+        assert not writer.target.has([late.identity])
 
     def test_what_a_table_has_said_is_on_disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Files before their commit, a commit before it counts: also that of a member that died before it synced it."""

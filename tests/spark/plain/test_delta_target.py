@@ -16,7 +16,6 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import msgspec
 import pyarrow as pa
@@ -33,7 +32,6 @@ from kzconsumer_files.directory_target import Target
 from kzconsumer_files.layout import Misfit
 from kzconsumer_files.publication import SetAside
 from kzconsumer_files.range_names import NotOurs, TargetOwner
-from kzconsumer_spark.destinations import delta_table
 from kzconsumer_spark.destinations.delta_log import DeltaLog, statistics
 from kzconsumer_spark.destinations.delta_table import DeltaTarget
 from kzconsumer_spark.worker_protocol.messages import ToDelta
@@ -330,17 +328,6 @@ def test_rows_that_do_not_fit_are_refused_in_one_line(
     assert str(out) in str(caught.value)
     assert rows(out) == offsets(0, 0, 2)
     assert len(list(out.glob("*.parquet"))) == 1
-
-
-def test_a_table_that_others_commit_to_each_time_is_given_up(
-    writer: Writer[DeltaTarget], out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer.publish(writer.stage(range_data("t", 0, 0, 5)))
-    monkeypatch.setattr(delta_table, "_TRIES", 3)
-    monkeypatch.setattr(DeltaLog, "commit", Mock(return_value=False))
-    with pytest.raises(OSError, match=f"^{out}: others committed to the table first, 3 times$"):
-        writer.publish(writer.stage(range_data("t", 0, 5, 9)))
-    assert not writer.target.has([range_data("t", 0, 5, 9).identity])
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}"])

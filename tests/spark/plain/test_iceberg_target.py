@@ -14,7 +14,6 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,7 +30,7 @@ from kzconsumer_files.layout import Misfit
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_files.range_names import NotOurs, TargetOwner
 from kzconsumer_spark.daemon.marked_destination import destination_for, mark
-from kzconsumer_spark.destinations import iceberg_log, iceberg_table
+from kzconsumer_spark.destinations import iceberg_log
 from kzconsumer_spark.destinations.iceberg_columns import further_columns
 from kzconsumer_spark.destinations.iceberg_log import IcebergLog, TableError, local, redacted_line
 from kzconsumer_spark.destinations.iceberg_table import IcebergTarget
@@ -220,19 +219,6 @@ def test_a_commit_that_is_made_and_reported_as_refused(
         writer.publish(writer.stage(range_data("t", 0, first, first + 5)))
     assert not left
     assert rows(tmp_path) == offsets(0, 0, 10)
-
-
-def test_a_table_that_others_commit_to_each_time_is_given_up(
-    writer: Writer[IcebergTarget], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer.publish(writer.stage(range_data("t", 0, 0, 5)))
-    monkeypatch.setattr(iceberg_table, "_TRIES", 3)
-    monkeypatch.setattr(IcebergLog, "commit", Mock(return_value=False))
-    with pytest.raises(
-        OSError, match=r"^Iceberg table lake\.orders: others committed first or held its lock, 3 times$"
-    ):
-        writer.publish(writer.stage(range_data("t", 0, 5, 9)))
-    assert not writer.target.has([range_data("t", 0, 5, 9).identity])
 
 
 @pytest.mark.parametrize("change", ["column", "partitioning"])
