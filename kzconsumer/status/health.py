@@ -70,7 +70,8 @@ class Health:
         if self.sessions is None or self.phase:
             return None
         still = now() - self.sessions.task_last_ran
-        stalled = self._stall.seconds(now(), self.sessions.positions(), self._lease.held)
+        able = self._lease.held and not self.sessions.rejects.waiting
+        stalled = self._stall.seconds(now(), self.sessions.positions(), able)
         if still > self._patience:
             return f"the task of the ZooKeeper session has not run for {still:.0f} s"
         if stalled > self.stalled_after:
@@ -83,17 +84,20 @@ class StallDetection:
 
     A watchdog that only needs the event loop keeps a member alive whose sink hangs. One that requires progress has to
     except what the member is not the cause of: a restart helps against neither a ZooKeeper nor a leader that is away,
-    and would move all partitions.
+    nor a full disk for dead letters, and would move all partitions.
     """
 
     def __init__(self) -> None:
         self._before: object = None
         self._since = 0.0
 
-    def seconds(self, now: float, positions: Sequence[Position], lease_held: bool) -> float:
-        """How long nothing has advanced although it could: there is something to read, a leader and the lease."""
+    def seconds(self, now: float, positions: Sequence[Position], able: bool) -> float:
+        """How long nothing has advanced although it could: there is something to read, and a leader.
+
+        `able`: the lease is held, and no dead letter has to be written first.
+        """
         here = [(at.topic, at.partition, at.fetched, at.consumed, at.processed) for at in positions]
-        if here != self._before or not lease_held or not any(_could_advance(at) for at in positions):
+        if here != self._before or not able or not any(_could_advance(at) for at in positions):
             self._before, self._since = here, now
         return now - self._since
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import cast
 
 import msgspec
@@ -60,8 +61,9 @@ class Running:
 
     waits_for = None
 
-    def __init__(self, *positions: Position) -> None:
+    def __init__(self, *positions: Position, dead_letters: int = 0) -> None:
         self._positions = positions
+        self.rejects = SimpleNamespace(waiting=dead_letters)
         self.task_last_ran = 0.0
 
     def positions(self) -> tuple[Position, ...]:
@@ -69,19 +71,20 @@ class Running:
 
 
 @pytest.mark.parametrize(
-    ("task", "position", "reason"),
+    ("task", "running", "reason"),
     [
-        (True, msgspec.structs.replace(BEHIND, paused=True), None),
-        (True, BEHIND, "nothing has been fetched or processed for 61 s, though there is something to read"),
-        (False, BEHIND, "the task of the ZooKeeper session has not run for 61 s"),
+        (True, Running(msgspec.structs.replace(BEHIND, paused=True)), None),
+        (True, Running(BEHIND, dead_letters=1), None),
+        (True, Running(BEHIND), "nothing has been fetched or processed for 61 s, though there is something to read"),
+        (False, Running(BEHIND), "the task of the ZooKeeper session has not run for 61 s"),
     ],
 )
 def test_why_a_daemon_has_to_be_restarted(
-    task: bool, position: Position, reason: str | None, monkeypatch: pytest.MonkeyPatch
+    task: bool, running: Running, reason: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     time = 1000.0
     monkeypatch.setattr("kzconsumer.status.health.now", lambda: time)
-    health, running = Health(LeaseInHand(), 6.0, 60.0), Running(position)
+    health = Health(LeaseInHand(), 6.0, 60.0)
     assert health.fault() is None, "it has not joined"
     health.sessions = cast(Sessions, running)
     for phase in ("joining", ""):
