@@ -146,6 +146,8 @@ def _is_host(text: str) -> bool:
 
 def read_name(value: object) -> str:
     """A group or client id (`kafka.common.Config`, 1.1.1), but not an empty one."""
+    if isinstance(value, int | float):
+        raise ValueError("is not text: it needs quotes")
     if not isinstance(value, str) or not _LEGAL_NAME.fullmatch(value):
         raise ValueError("is not a name made of ASCII letters, digits, '.', '_' and '-'")
     return value

@@ -105,6 +105,7 @@ def test_bad_chroots(connect: str) -> None:
     ("changes", "line"),
     [
         ({"group": {"id": ""}}, "[group] id: \"\" is not a name made of ASCII letters, digits, '.', '_' and '-'"),
+        ({"group": {"id": 2026}}, "[group] id: 2026 is not text: it needs quotes"),
         ({"group": {"id": "a/b"}}, "[group] id: \"a/b\" is not a name made of ASCII letters, digits, '.', '_' and '-'"),
         ({"group": {"id": "é"}}, "[group] id: \"é\" is not a name made of ASCII letters, digits, '.', '_' and '-'"),
         ({"group": {"asignor": "range"}}, "[group] asignor: unknown key; did you mean assignor?"),
