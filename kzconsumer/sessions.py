@@ -161,6 +161,11 @@ class Sessions:
         return self._session.why_refused if self._session is not None else ""
 
     @property
+    def postponed(self) -> bool:
+        """ZooKeeper does not execute a request yet, though it is connected."""
+        return self._session is not None and self._session.postponed is not None
+
+    @property
     def waits_for(self) -> str | None:
         """See `Member.waits_for`; between two memberships `stays_out`, or None."""
         return self.member.waits_for if self.member is not None else self.stays_out or None

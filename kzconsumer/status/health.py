@@ -70,7 +70,7 @@ class Health:
         if self.sessions is None or self.phase:
             return None
         still = now() - self.sessions.task_last_ran
-        able = self._lease.held and not self.sessions.rejects.waiting
+        able = self._lease.held and not self.sessions.postponed and not self.sessions.rejects.waiting
         stalled = self._stall.seconds(now(), self.sessions.positions(), able)
         if still > self._patience:
             return f"the task of the ZooKeeper session has not run for {still:.0f} s"
@@ -84,7 +84,7 @@ class StallDetection:
 
     A watchdog that only needs the event loop keeps a member alive whose sink hangs. One that requires progress has to
     except what the member is not the cause of: a restart helps against neither a ZooKeeper nor a leader that is away,
-    nor a full disk for dead letters, and would move all partitions.
+    nor a quota there that is used up, nor a full disk for dead letters, and would move all partitions.
     """
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class StallDetection:
     def seconds(self, now: float, positions: Sequence[Position], able: bool) -> float:
         """How long nothing has advanced although it could: there is something to read, and a leader.
 
-        `able`: the lease is held, and no dead letter has to be written first.
+        `able`: the lease is held, ZooKeeper postpones nothing, and no dead letter has to be written first.
         """
         here = [(at.topic, at.partition, at.fetched, at.consumed, at.processed) for at in positions]
         if here != self._before or not able or not any(_could_advance(at) for at in positions):

@@ -61,8 +61,9 @@ class Running:
 
     waits_for = None
 
-    def __init__(self, *positions: Position, dead_letters: int = 0) -> None:
+    def __init__(self, *positions: Position, dead_letters: int = 0, postponed: bool = False) -> None:
         self._positions = positions
+        self.postponed = postponed
         self.rejects = SimpleNamespace(waiting=dead_letters)
         self.task_last_ran = 0.0
 
@@ -75,6 +76,7 @@ class Running:
     [
         (True, Running(msgspec.structs.replace(BEHIND, paused=True)), None),
         (True, Running(BEHIND, dead_letters=1), None),
+        (True, Running(BEHIND, postponed=True), None),
         (True, Running(BEHIND), "nothing has been fetched or processed for 61 s, though there is something to read"),
         (False, Running(BEHIND), "the task of the ZooKeeper session has not run for 61 s"),
     ],
