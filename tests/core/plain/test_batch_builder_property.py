@@ -118,6 +118,8 @@ class Model:
             del self.waiting[partition]
 
     def check(self) -> None:
+        held = sum(each.records for each in self.waiting.values())
+        assert (self.builder._records, self.builder._bytes) == (held, held * ROW_BYTES)
         for partition, each in self.waiting.items():
             assert self.now - each.since < self.limits.max_time, f"{partition} waits for too long"
 
