@@ -1,4 +1,4 @@
-"""kill -9 of a member whose Spark has a planned range: the next member writes exactly that range."""
+"""kill -9 of members between the plan of a range and its commit: the next member writes exactly that range."""
 
 from __future__ import annotations
 
@@ -15,14 +15,19 @@ from kzconsumer.registry.claim_record import Plan, decode_claim_record
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_sandbox.servers.topic_creation import create_topic
-from tests.support.extent import NIGHTLY
+from tests.support.chaos import PASSWORD, PostgresTable, spark_sink
+from tests.support.contract_functions import stored
+from tests.support.extent import NIGHTLY, only_nightly
+from tests.support.killed_daemon import POINT, Point
 from tests.support.members import Daemon, committed, daemon
+from tests.support.postgres import Postgres
 from tests.support.processes import session_of, wait_gone
 from tests.support.producing import Sent, produce
 from tests.support.spark_fixtures import INTERPRETED
+from tests.support.spark_functions import FUNCTION_DIRECTORY
 from tests.support.zookeeper_sessions import session, until
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(900)
 LIMIT = 120.0
 
 
@@ -85,6 +90,52 @@ async def test_the_next_member_writes_the_planned_range(cluster: Cluster, unique
     assert [first for first, _ in found] == [0, *(last for _, last in found[:-1])]
     table = ds.dataset(out, format="parquet").to_table().sort_by("offset")
     assert table.column("offset").to_pylist() == list(range(300))
+
+
+async def killed(folder: Path, cluster: Cluster, topic: str, tables: str, point: Point, first: int) -> None:
+    """One member after the other: each finds what the one before has left, and gets further, or is killed before."""
+    member = Daemon(folder / point.replace(" ", "-"), cluster.connect, topic, {topic: 1}, tables, "smallest")
+    member.module, member.environment = "tests.support.killed_daemon", {POINT: point}
+    member.start()
+    try:
+        spark = await spark_of(member)
+        await send(cluster, topic, first, first + 100)
+        assert await member.ended(LIMIT) == -signal.SIGKILL
+        wait_gone(spark, 20)
+    finally:
+        member.kill()
+
+
+@only_nightly  # by day: the contract of sinks, and tests/spark/servers/test_jdbc_publication.py
+async def test_postgresql_has_each_record_once(
+    cluster: Cluster, unique: str, tmp_path: Path, database: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PASSWORD, database.password)
+    table = PostgresTable(database, unique)
+    await create_topic(cluster.connect, unique, 1)
+    points: tuple[Point, ...] = ("planned", "read", "written")
+    for number, point in enumerate(points):
+        await killed(tmp_path, cluster, unique, table.tables, point, 100 * number)
+        assert len(table.rows()) == (100 if point == "written" else 0), "the first range at most"
+    with daemon(tmp_path / "last", cluster.connect, unique, {unique: 1}, table.tables):
+        await committed(cluster.connect, unique, unique, [300], LIMIT)
+    assert table.rows() == dict.fromkeys([(0, offset) for offset in range(300)], 1)
+
+
+@only_nightly  # by day: the contract of sinks
+async def test_a_function_is_called_with_the_same_range_again(
+    cluster: Cluster, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FUNCTION_DIRECTORY, str(tmp_path))
+    tables = spark_sink('destination = "function"\nfunction = "tests.support.contract_functions:store"')
+    await create_topic(cluster.connect, unique, 1)
+    points: tuple[Point, ...] = ("planned", "read", "step done", "written")
+    for number, point in enumerate(points):
+        await killed(tmp_path, cluster, unique, tables, point, 100 * number)
+    assert len(list(stored(tmp_path, "notes"))) == 1, "a step that is recorded is not done again"
+    with daemon(tmp_path / "last", cluster.connect, unique, {unique: 1}, tables):
+        await committed(cluster.connect, unique, unique, [400], LIMIT)
+    assert sorted(map(int, stored(tmp_path, "records"))) == list(range(400))
 
 
 async def spark_of(member: Daemon) -> list[int]:
