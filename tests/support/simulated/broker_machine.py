@@ -31,6 +31,7 @@ from tests.support.simulated.machine import (
     SCENES,
     WAITS,
     GroupMachine,
+    ProcessesMachine,
 )
 from tests.support.simulated.scene import SESSION_TIMEOUT, Scene
 
@@ -55,7 +56,57 @@ GAPS = st.sampled_from((0.0, 0.2, 2.0))
 """Seconds without a leader, or without the topic."""
 
 
-class GroupAndBrokersMachine(GroupMachine):
+class BrokersMachine(ProcessesMachine):
+    """Faults of two brokers and of ZooKeeper, for processes of any kind."""
+
+    @rule(which=ANY, lasts=FAULTS, alone=FAULTS, wait=WAITS)
+    def stop_the_zookeeper_leader(self, which: int, lasts: float, alone: float, wait: float) -> None:
+        self.faults.stop_leader(which % 3, lasts, alone)
+        self.wait(wait)
+
+    @rule(which=ANY, gap=GAPS, wait=WAITS)
+    def move_leader(self, which: int, gap: float, wait: float) -> None:
+        self.group.broker_faults.move_leader(self.partition(which), gap)
+        self.wait(wait)
+
+    @rule(which=ANY, lasts=FAULTS, wait=WAITS)
+    def silence_broker(self, which: int, lasts: float, wait: float) -> None:
+        self.group.broker_faults.silence(which % BROKERS, lasts)
+        self.wait(wait)
+
+    @rule(which=ANY, request=REQUESTS, by=st.sampled_from((0.05, 0.4, 1.5)), lasts=FAULTS, wait=WAITS)
+    def slow_down_broker(self, which: int, request: int, by: float, lasts: float, wait: float) -> None:
+        self.group.broker_faults.slow_down(which % BROKERS, request, by, lasts)
+        self.wait(wait)
+
+    @rule(which=ANY, wait=WAITS)
+    def evict_sessions(self, which: int, wait: float) -> None:
+        self.group.broker_faults.evict_sessions(which % BROKERS)
+        self.wait(wait)
+
+    @rule(which=ANY, lasts=FAULTS, wait=WAITS)
+    def stop_broker(self, which: int, lasts: float, wait: float) -> None:
+        self.group.broker_faults.stop(which % BROKERS, lasts)
+        self.wait(wait)
+
+    @precondition(lambda self: self.active)
+    @rule(which=ANY, part=PARTS, wait=WAITS)
+    def tear_a_response(self, which: int, part: float, wait: float) -> None:
+        self.group.network.tearing[self.one(which).process] = part
+        self.wait(wait)
+
+    @rule(by=CLOCKS, wait=WAITS)
+    def set_clock(self, by: float, wait: float) -> None:
+        self.group.world.wall_ahead += by
+        self.wait(wait)
+
+    @rule(share=OVERLOADS, lasts=FAULTS, wait=WAITS)
+    def overload_zookeeper(self, share: float, lasts: float, wait: float) -> None:
+        self.faults.overload(share, lasts)
+        self.wait(wait)
+
+
+class GroupAndBrokersMachine(GroupMachine, BrokersMachine):
     """See the module."""
 
     @initialize(
@@ -78,16 +129,6 @@ class GroupAndBrokersMachine(GroupMachine):
         made_of = replace(scene, brokers=BROKERS, record_bytes=record_bytes, fetch=fetch, storage=storage)
         self.start(seed, partitions, made_of)
 
-    @rule(which=ANY, lasts=FAULTS, alone=FAULTS, wait=WAITS)
-    def stop_the_zookeeper_leader(self, which: int, lasts: float, alone: float, wait: float) -> None:
-        self.group.stop_leader(which % 3, lasts, alone)
-        self.wait(wait)
-
-    @rule(which=ANY, gap=GAPS, wait=WAITS)
-    def move_leader(self, which: int, gap: float, wait: float) -> None:
-        self.group.broker_faults.move_leader(self.partition(which), gap)
-        self.wait(wait)
-
     @precondition(lambda self: self.group.promises.read)
     @rule(which=ANY, read=st.sampled_from((1, 9, 30)), past=st.sampled_from((-1, 3, 3, 60)), gap=GAPS, wait=WAITS)
     def elect_uncleanly(self, which: int, read: int, past: int, gap: float, wait: float) -> None:
@@ -97,16 +138,6 @@ class GroupAndBrokersMachine(GroupMachine):
         end = self.group.logs.end(partition)
         lost = end - max(min(until, end) - read, 0)
         self.group.broker_faults.elect_uncleanly(partition, lost, lost + past if past >= 0 else 0, gap)
-        self.wait(wait)
-
-    @rule(which=ANY, lasts=FAULTS, wait=WAITS)
-    def silence_broker(self, which: int, lasts: float, wait: float) -> None:
-        self.group.broker_faults.silence(which % BROKERS, lasts)
-        self.wait(wait)
-
-    @rule(which=ANY, request=REQUESTS, by=st.sampled_from((0.05, 0.4, 1.5)), lasts=FAULTS, wait=WAITS)
-    def slow_down_broker(self, which: int, request: int, by: float, lasts: float, wait: float) -> None:
-        self.group.broker_faults.slow_down(which % BROKERS, request, by, lasts)
         self.wait(wait)
 
     @rule(which=ANY, error=st.sampled_from((OFFSET_NOT_AVAILABLE, UNKNOWN_SERVER_ERROR)), lasts=FAULTS, wait=WAITS)
@@ -155,22 +186,6 @@ class GroupAndBrokersMachine(GroupMachine):
             self.join(1, False, 0.0, "messages", 0.0)
         self.wait(wait)
 
-    @rule(which=ANY, wait=WAITS)
-    def evict_sessions(self, which: int, wait: float) -> None:
-        self.group.broker_faults.evict_sessions(which % BROKERS)
-        self.wait(wait)
-
-    @rule(which=ANY, lasts=FAULTS, wait=WAITS)
-    def stop_broker(self, which: int, lasts: float, wait: float) -> None:
-        self.group.broker_faults.stop(which % BROKERS, lasts)
-        self.wait(wait)
-
-    @precondition(lambda self: self.active)
-    @rule(which=ANY, part=PARTS, wait=WAITS)
-    def tear_a_response(self, which: int, part: float, wait: float) -> None:
-        self.group.network.tearing[self.member(which).process] = part
-        self.wait(wait)
-
     @rule(which=ANY, part=st.integers(1, 4), wait=WAITS)
     def delete_records(self, which: int, part: int, wait: float) -> None:
         partition = self.partition(which)
@@ -183,16 +198,6 @@ class GroupAndBrokersMachine(GroupMachine):
         partition = self.partition(which)
         self.group.broker_faults.compact_end(partition, self.group.logs.end(partition) * part // 4)
         self.group.logs.grow_log(partition, 1)
-        self.wait(wait)
-
-    @rule(by=CLOCKS, wait=WAITS)
-    def set_clock(self, by: float, wait: float) -> None:
-        self.group.world.wall_ahead += by
-        self.wait(wait)
-
-    @rule(share=OVERLOADS, lasts=FAULTS, wait=WAITS)
-    def overload_zookeeper(self, share: float, lasts: float, wait: float) -> None:
-        self.group.overload(share, lasts)
         self.wait(wait)
 
     @rule(which=ANY, partitions=st.integers(1, 3), gap=GAPS, wait=WAITS)

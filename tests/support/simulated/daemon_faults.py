@@ -97,16 +97,16 @@ class DaemonFaults:
             for daemon in self._daemons.daemons:
                 self.expire(daemon)
 
-    def cut_off_server(self, server: int, seconds: float) -> None:
+    def cut_off(self, server: int, seconds: float) -> None:
         self.trouble_all(seconds)
         self._group.cut_off(server, seconds)
 
-    def stop_zookeeper_leader(self, server: int, stopped: float, alone: float) -> None:
+    def stop_leader(self, server: int, stopped: float, alone: float) -> None:
         """See `SimulatedGroup.stop_leader`."""
         self.trouble_all(stopped + alone)
         self._group.stop_leader(server, stopped, alone)
 
-    def overload_zookeeper(self, share: float, seconds: float) -> None:
+    def overload(self, share: float, seconds: float) -> None:
         """Its servers do not execute so many of the requests."""
         self.trouble_all(seconds)
         self._group.ensemble.throttled = share

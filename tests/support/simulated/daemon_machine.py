@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from tests.support.simulated.broker_machine import GAPS, PARTS, REQUESTS, TIGHT
+from tests.support.simulated.broker_machine import TIGHT, BrokersMachine
 from tests.support.simulated.daemon import SimulatedDaemon
+from tests.support.simulated.daemon_faults import DaemonFaults
 from tests.support.simulated.daemons import simulated_daemons
-from tests.support.simulated.lost_replies import Loss
-from tests.support.simulated.machine import ANY, CLOCKS, FAULTS, LOSSES, OVERLOADS, WAITS, ServersMachine
+from tests.support.simulated.machine import ANY, WAITS
 from tests.support.simulated.scene import Scene
 
 END = -1
@@ -50,7 +50,7 @@ CHANGES = st.sampled_from(
 )
 
 
-class DaemonMachine(ServersMachine):
+class DaemonMachine(BrokersMachine):
     """All daemons of a schedule work on bounded runs, or none; all have a replayable sink, or none."""
 
     rest = 60.0
@@ -72,7 +72,7 @@ class DaemonMachine(ServersMachine):
         if bounded:  # what follows happens in the middle of a run
             self.start(SLOW, None, True, 1.5)
 
-    @precondition(lambda self: len(self.running) < MOST_DAEMONS)
+    @precondition(lambda self: len(self.active) < MOST_DAEMONS)
     @rule(pace=PACES, run=st.sampled_from((None, None, "monday", "tuesday")), listed=st.booleans(), wait=WAITS)
     def start(self, pace: float, run: str | None, listed: bool, wait: float) -> None:
         wanted: dict[str, Any] = {"topics": {"t": 1}} if listed else {"include": "t.*", "streams": 2}
@@ -81,13 +81,13 @@ class DaemonMachine(ServersMachine):
         self.daemons.start(self.scene, pace, **wanted)
         self.wait(wait)
 
-    @precondition(lambda self: self.running)
+    @precondition(lambda self: self.active)
     @rule(which=ANY, number=st.sampled_from((signal.SIGTERM, signal.SIGINT)), wait=WAITS)
     def stop(self, which: int, number: int, wait: float) -> None:
         self.daemons.stop(self.daemon(which), number)
         self.wait(wait)
 
-    @precondition(lambda self: self.running)
+    @precondition(lambda self: self.active)
     @rule(which=ANY, wait=WAITS)
     def stop_at_once(self, which: int, wait: float) -> None:
         """By two signals."""
@@ -97,19 +97,13 @@ class DaemonMachine(ServersMachine):
         self.daemons.stop(daemon)
         self.wait(wait)
 
-    @precondition(lambda self: self.running)
+    @precondition(lambda self: self.active)
     @rule(which=ANY, wait=WAITS)
     def reload_what_is_refused(self, which: int, wait: float) -> None:
         self.daemons.reload(self.daemon(which), None)
         self.wait(wait)
 
-    @precondition(lambda self: self.running)
-    @rule(which=ANY, wait=WAITS)
-    def kill(self, which: int, wait: float) -> None:
-        self.daemons.faults.kill(self.daemon(which))
-        self.wait(wait)
-
-    @precondition(lambda self: self.running)
+    @precondition(lambda self: self.active)
     @rule(which=ANY, change=CHANGES, wait=WAITS)
     def reload(self, which: int, change: tuple[str, dict[str, object]], wait: float) -> None:
         section, changed = change
@@ -117,62 +111,10 @@ class DaemonMachine(ServersMachine):
             self.daemons.reload(self.daemon(which), section, **changed)
         self.wait(wait)
 
-    @precondition(lambda self: self.running)
-    @rule(which=ANY, lasts=FAULTS, wait=WAITS)
-    def silence(self, which: int, lasts: float, wait: float) -> None:
-        self.daemons.faults.silence(self.daemon(which), lasts)
-        self.wait(wait)
-
-    @precondition(lambda self: self.running)
-    @rule(which=ANY, lasts=FAULTS, wait=WAITS)
-    def freeze(self, which: int, lasts: float, wait: float) -> None:
-        self.daemons.faults.freeze(self.daemon(which), lasts)
-        self.wait(wait)
-
-    @precondition(lambda self: self.running)
-    @rule(which=ANY, wait=WAITS)
-    def expire(self, which: int, wait: float) -> None:
-        self.daemons.faults.expire(self.daemon(which))
-        self.wait(wait)
-
-    @precondition(lambda self: self.running)
-    @rule(which=ANY, arrives=st.booleans(), wait=WAITS)
-    def cut(self, which: int, arrives: bool, wait: float) -> None:
-        self.group.network.cut(self.daemon(which).process, arrives)
-        self.wait(wait)
-
-    @precondition(lambda self: self.running)
-    @rule(which=ANY, loss=LOSSES, wait=WAITS)
-    def lose_a_reply(self, which: int, loss: Loss, wait: float) -> None:
-        self.daemons.faults.lose_a_reply(self.daemon(which), loss)
-        self.wait(wait)
-
-    @precondition(lambda self: self.running)
-    @rule(which=ANY, slow=st.booleans())
-    def change_line(self, which: int, slow: bool) -> None:
-        self.daemons.faults.change_line(self.daemon(which), slow)
-
-    @precondition(lambda self: self.running)
-    @rule(which=ANY, part=PARTS, wait=WAITS)
-    def tear_a_response(self, which: int, part: float, wait: float) -> None:
-        self.group.network.tearing[self.daemon(which).process] = part
-        self.wait(wait)
-
-    @precondition(lambda self: self.running)
+    @precondition(lambda self: self.active)
     @rule(which=ANY, wait=WAITS)
     def refuse_a_batch(self, which: int, wait: float) -> None:
         self.daemon(which).refuses = True
-        self.wait(wait)
-
-    @precondition(lambda self: self.running)
-    @rule(which=ANY, wait=WAITS)
-    def delete_registration(self, which: int, wait: float) -> None:
-        self.daemons.faults.delete_registration(self.daemon(which))
-        self.wait(wait)
-
-    @rule(which=ANY, wait=WAITS)
-    def delete_owner(self, which: int, wait: float) -> None:
-        self.daemons.faults.delete_owner(self.partition(which))
         self.wait(wait)
 
     @rule(seconds=st.sampled_from((2.0, 300.0)), wait=WAITS)
@@ -180,53 +122,10 @@ class DaemonMachine(ServersMachine):
         self.daemons.faults.suspend_machines(seconds)
         self.wait(wait)
 
-    @rule(by=CLOCKS, wait=WAITS)
-    def set_clock(self, by: float, wait: float) -> None:
-        self.group.world.wall_ahead += by
-        self.wait(wait)
-
-    def lose_server(self, number: int, lasts: float) -> None:
-        self.daemons.faults.cut_off_server(number, lasts)
-
-    @rule(which=ANY, lasts=FAULTS, alone=FAULTS, wait=WAITS)
-    def stop_the_zookeeper_leader(self, which: int, lasts: float, alone: float, wait: float) -> None:
-        self.daemons.faults.stop_zookeeper_leader(which % 3, lasts, alone)
-        self.wait(wait)
-
-    @rule(share=OVERLOADS, lasts=FAULTS, wait=WAITS)
-    def overload_zookeeper(self, share: float, lasts: float, wait: float) -> None:
-        self.daemons.faults.overload_zookeeper(share, lasts)
-        self.wait(wait)
-
-    @rule(which=ANY, gap=GAPS, wait=WAITS)
-    def move_leader(self, which: int, gap: float, wait: float) -> None:
-        self.group.broker_faults.move_leader(self.partition(which), gap)
-        self.wait(wait)
-
-    @rule(which=ANY, lasts=FAULTS, wait=WAITS)
-    def stop_broker(self, which: int, lasts: float, wait: float) -> None:
-        self.group.broker_faults.stop(which % 2, lasts)
-        self.wait(wait)
-
-    @rule(which=ANY, request=REQUESTS, by=st.sampled_from((0.05, 0.4, 1.5)), lasts=FAULTS, wait=WAITS)
-    def slow_down_broker(self, which: int, request: int, by: float, lasts: float, wait: float) -> None:
-        self.group.broker_faults.slow_down(which % 2, request, by, lasts)
-        self.wait(wait)
-
-    @rule(which=ANY, wait=WAITS)
-    def evict_sessions(self, which: int, wait: float) -> None:
-        self.group.broker_faults.evict_sessions(which % 2)
-        self.wait(wait)
-
     @rule(which=ANY, part=st.integers(0, 3), wait=WAITS)
     def compact(self, which: int, part: int, wait: float) -> None:
         partition = self.partition(which)
         self.daemons.compact(partition, self.group.logs.end(partition) * part // 4)
-        self.wait(wait)
-
-    @rule(which=ANY, lasts=FAULTS, wait=WAITS)
-    def silence_broker(self, which: int, lasts: float, wait: float) -> None:
-        self.group.broker_faults.silence(which % 2, lasts)
         self.wait(wait)
 
     @rule(which=ANY, part=st.integers(1, 4), wait=WAITS)
@@ -266,8 +165,12 @@ class DaemonMachine(ServersMachine):
                 self.daemons.come_to_an_end(self.rest)
 
     @property
-    def running(self) -> list[SimulatedDaemon]:
+    def active(self) -> list[SimulatedDaemon]:
         return [each for each in self.daemons.daemons if each.runs]
 
+    @property
+    def faults(self) -> DaemonFaults:
+        return self.daemons.faults
+
     def daemon(self, which: int) -> SimulatedDaemon:
-        return self.running[which % len(self.running)]
+        return self.active[which % len(self.active)]

@@ -31,7 +31,7 @@ from tests.support.simulated.copies import Copies
 from tests.support.simulated.ensemble import Ensemble
 from tests.support.simulated.kafka_frames import NONE
 from tests.support.simulated.member import GROUP, Member, Subscription, listed
-from tests.support.simulated.network import CHROOT, SimulatedNetwork
+from tests.support.simulated.network import CHROOT, QUICK, SLOW, SimulatedNetwork
 from tests.support.simulated.partition_logs import PartitionLogs, host
 from tests.support.simulated.product import product_in
 from tests.support.simulated.promises import Promises
@@ -152,6 +152,9 @@ class SimulatedGroup:
         self.network.set_silent(member.process, True)
         member.silences += 1
         self.world.after(seconds, lambda: self._unsilence(member))
+
+    def change_line(self, member: Member, slow: bool) -> None:
+        self.network.latency[member.process] = SLOW if slow else QUICK
 
     def cut_off(self, server: int, seconds: float) -> None:
         """A server without the others: its clients may lose their sessions."""

@@ -7,8 +7,10 @@ and at every record and, once the faults are over, that the group comes to rest.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -17,7 +19,6 @@ from kzconsumer.model import TopicPartition
 from tests.support.simulated.group import SimulatedGroup, simulated_group
 from tests.support.simulated.lost_replies import KINDS, SYSTEM_ERROR, Kind, Loss
 from tests.support.simulated.member import Member
-from tests.support.simulated.network import QUICK, SLOW
 from tests.support.simulated.scene import SESSION_TIMEOUT, Scene
 
 MOST_MEMBERS = 4
@@ -61,8 +62,11 @@ SCENES = st.builds(
 )
 
 
-class ServersMachine(RuleBasedStateMachine):
-    """Faults of a simulated group's servers, records and time, for members of any kind. `begin` enters `group`."""
+class ProcessesMachine(RuleBasedStateMachine):
+    """Faults of a simulated group's processes, members or daemons, and of its servers; records, and time.
+
+    `begin` enters `group`.
+    """
 
     group: SimulatedGroup
 
@@ -70,13 +74,79 @@ class ServersMachine(RuleBasedStateMachine):
         super().__init__()
         self.exits = ExitStack()
 
-    @rule(which=ANY, lasts=FAULTS, wait=WAITS)
-    def cut_off_server(self, which: int, lasts: float, wait: float) -> None:
-        self.lose_server(which % 3, lasts)
+    @property
+    def faults(self) -> Any:
+        """What does them: `SimulatedGroup`, or `DaemonFaults`."""
+        raise NotImplementedError
+
+    @property
+    def active(self) -> Sequence[Any]:
+        """The processes that run."""
+        raise NotImplementedError
+
+    def one(self, which: int) -> Any:
+        return self.active[which % len(self.active)]
+
+    def partition(self, which: int) -> TopicPartition:
+        partitions = self.group.logs.partitions
+        return partitions[which % len(partitions)]
+
+    @precondition(lambda self: self.active)
+    @rule(which=ANY, wait=WAITS)
+    def kill(self, which: int, wait: float) -> None:
+        self.faults.kill(self.one(which))
         self.wait(wait)
 
-    def lose_server(self, number: int, lasts: float) -> None:
-        self.group.cut_off(number, lasts)
+    @precondition(lambda self: self.active)
+    @rule(which=ANY, lasts=FAULTS, wait=WAITS)
+    def freeze(self, which: int, lasts: float, wait: float) -> None:
+        self.faults.freeze(self.one(which), lasts)
+        self.wait(wait)
+
+    @precondition(lambda self: self.active)
+    @rule(which=ANY, lasts=FAULTS, wait=WAITS)
+    def silence(self, which: int, lasts: float, wait: float) -> None:
+        self.faults.silence(self.one(which), lasts)
+        self.wait(wait)
+
+    @precondition(lambda self: self.active)
+    @rule(which=ANY, arrives=st.booleans(), wait=WAITS)
+    def cut(self, which: int, arrives: bool, wait: float) -> None:
+        self.group.network.cut(self.one(which).process, arrives)
+        self.wait(wait)
+
+    @precondition(lambda self: self.active)
+    @rule(which=ANY, loss=LOSSES, wait=WAITS)
+    def lose_a_reply(self, which: int, loss: Loss, wait: float) -> None:
+        self.group.network.losing[self.one(which).process] = replace(loss)
+        self.wait(wait)
+
+    @precondition(lambda self: self.active)
+    @rule(which=ANY, slow=st.booleans())
+    def change_line(self, which: int, slow: bool) -> None:
+        self.faults.change_line(self.one(which), slow)
+
+    @precondition(lambda self: self.active)
+    @rule(which=ANY, wait=WAITS)
+    def expire(self, which: int, wait: float) -> None:
+        self.faults.expire(self.one(which))
+        self.wait(wait)
+
+    @precondition(lambda self: self.active)
+    @rule(which=ANY, wait=WAITS)
+    def delete_registration(self, which: int, wait: float) -> None:
+        self.faults.delete_registration(self.one(which))
+        self.wait(wait)
+
+    @rule(which=ANY, wait=WAITS)
+    def delete_owner(self, which: int, wait: float) -> None:
+        self.faults.delete_owner(self.partition(which))
+        self.wait(wait)
+
+    @rule(which=ANY, lasts=FAULTS, wait=WAITS)
+    def cut_off_server(self, which: int, lasts: float, wait: float) -> None:
+        self.faults.cut_off(which % 3, lasts)
+        self.wait(wait)
 
     @rule(lasts=FAULTS, wait=WAITS)
     def take_brokers(self, lasts: float, wait: float) -> None:
@@ -92,12 +162,8 @@ class ServersMachine(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.group.world.pass_time(seconds)
 
-    def partition(self, which: int) -> TopicPartition:
-        partitions = self.group.logs.partitions
-        return partitions[which % len(partitions)]
 
-
-class GroupMachine(ServersMachine):
+class GroupMachine(ProcessesMachine):
     """Members, topics and faults."""
 
     def __init__(self) -> None:
@@ -140,12 +206,6 @@ class GroupMachine(ServersMachine):
     @rule(which=ANY, cancelled=st.booleans(), wait=WAITS)
     def leave(self, which: int, cancelled: bool, wait: float) -> None:
         self.group.leave(self.member(which), cancelled=cancelled)
-        self.wait(wait)
-
-    @precondition(lambda self: self.active)
-    @rule(which=ANY, wait=WAITS)
-    def kill(self, which: int, wait: float) -> None:
-        self.group.kill(self.member(which))
         self.wait(wait)
 
     @precondition(lambda self: self.active)
@@ -200,43 +260,6 @@ class GroupMachine(ServersMachine):
         self.group.seek(member, owned, self.group.logs.end(owned) * part // 4)
         self.wait(wait)
 
-    # -- faults of members
-
-    @precondition(lambda self: self.active)
-    @rule(which=ANY, lasts=FAULTS, wait=WAITS)
-    def freeze(self, which: int, lasts: float, wait: float) -> None:
-        self.group.freeze(self.member(which), lasts)
-        self.wait(wait)
-
-    @precondition(lambda self: self.active)
-    @rule(which=ANY, lasts=FAULTS, wait=WAITS)
-    def silence(self, which: int, lasts: float, wait: float) -> None:
-        self.group.silence(self.member(which), lasts)
-        self.wait(wait)
-
-    @precondition(lambda self: self.active)
-    @rule(which=ANY, arrives=st.booleans(), wait=WAITS)
-    def cut(self, which: int, arrives: bool, wait: float) -> None:
-        self.group.network.cut(self.member(which).process, arrives)
-        self.wait(wait)
-
-    @precondition(lambda self: self.active)
-    @rule(which=ANY, loss=LOSSES, wait=WAITS)
-    def lose_a_reply(self, which: int, loss: Loss, wait: float) -> None:
-        self.group.network.losing[self.member(which).process] = replace(loss)
-        self.wait(wait)
-
-    @precondition(lambda self: self.active)
-    @rule(which=ANY, slow=st.booleans())
-    def change_line(self, which: int, slow: bool) -> None:
-        self.group.network.latency[self.member(which).process] = SLOW if slow else QUICK
-
-    @precondition(lambda self: self.active)
-    @rule(which=ANY, wait=WAITS)
-    def expire(self, which: int, wait: float) -> None:
-        self.group.expire(self.member(which))
-        self.wait(wait)
-
     # -- what other programs do
 
     @precondition(lambda self: len(self.group.logs.partitions) < MOST_PARTITIONS)
@@ -250,17 +273,6 @@ class GroupMachine(ServersMachine):
     def add_topic(self, partitions: int, wait: float) -> None:
         self.topics.append(f"t{len(self.topics)}")
         self.group.logs.grow(self.topics[-1], partitions)
-        self.wait(wait)
-
-    @precondition(lambda self: self.active)
-    @rule(which=ANY, wait=WAITS)
-    def delete_registration(self, which: int, wait: float) -> None:
-        self.group.delete_registration(self.member(which))
-        self.wait(wait)
-
-    @rule(which=ANY, wait=WAITS)
-    def delete_owner(self, which: int, wait: float) -> None:
-        self.group.delete_owner(self.partition(which))
         self.wait(wait)
 
     @rule(which=ANY, part=st.integers(0, 4), wait=WAITS)
@@ -290,6 +302,10 @@ class GroupMachine(ServersMachine):
     @property
     def active(self) -> list[Member]:
         return [member for member in self.group.members if member.active]
+
+    @property
+    def faults(self) -> SimulatedGroup:
+        return self.group
 
     def member(self, which: int) -> Member:
         return self.active[which % len(self.active)]

@@ -141,7 +141,7 @@ class ReplayMachine(DaemonMachine):
     def republish(self) -> None:
         """Nothing is written behind what the destination has lost, until an operator resets the offsets."""
         self.wait(2 * SESSION_TIMEOUT)
-        for daemon in self.running:
+        for daemon in self.active:
             daemon.unfreeze()
             self.daemons.stop(daemon)
         self.wait(2 * SESSION_TIMEOUT)
