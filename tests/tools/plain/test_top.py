@@ -224,10 +224,10 @@ def partition(
     return {"topic": topic, "partition": number} | usual | fields
 
 
-def drawn(daemons: list[DaemonFeed], height: int = LINES) -> list[str]:
-    console = Console(width=COLUMNS, force_terminal=True, color_system=None, legacy_windows=False)
+def drawn(daemons: list[DaemonFeed], height: int = LINES, width: int = COLUMNS) -> list[str]:
+    console = Console(width=width, force_terminal=True, color_system=None, legacy_windows=False)
     with console.capture() as capture:
-        console.print(picture(daemons, height, COLUMNS))
+        console.print(picture(daemons, height, width))
     return capture.get().splitlines()
 
 
@@ -334,6 +334,16 @@ def test_an_unknown_time_left_is_empty() -> None:
     found = feed()
     found.documents["partitions"]["owned"] = [partition("a", 0), partition("a", 1, eta=0.0)]
     assert [line.split()[-1] for line in drawn([found])[5:]] == ["3/s", "s"]
+
+
+def test_a_narrow_screen_has_the_state_and_whole_numbers() -> None:
+    found = feed()
+    found.documents["partitions"]["owned"] = [partition("orders", 0, "stalled", 123_456_789, hindrance="sink slow")]
+    _, *_, head, row = drawn([found], width=60)
+    assert head.split() == ["PARTITION", "STATE", "LAG", "BEHIND"]
+    assert row.startswith("  orders-0  stalled sink slow,")
+    assert row.split()[-3:] == ["123,456,789", "500", "ms"]
+    assert len(row) <= 60
 
 
 def test_the_whole_group() -> None:

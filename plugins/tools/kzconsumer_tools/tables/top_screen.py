@@ -36,6 +36,8 @@ _SEVERITY = tuple(_STYLES)
 _ADDRESS = 48
 _COLUMNS = 62
 _NUMBERS = 46
+#: The least width of a screen that has these columns: on a narrow one the state would be cut off.
+_FROM_WIDTH = {"DONE IN": 80, "RATE": 70, "BEHIND": 58}
 #: Characters of a name that are always shown.
 _NAME = 22
 #: Lines of a daemon besides its partitions.
@@ -220,16 +222,16 @@ def _partitions(owned: Sequence[Mapping[str, Any]], style: str, width: int) -> T
     table = Table(box=None, padding=(0, 1, 0, 0), expand=True, style=style, header_style="dim")
     table.add_column("  PARTITION", no_wrap=True)
     table.add_column("STATE", no_wrap=True, overflow="ellipsis", ratio=1)
-    for name in ("LAG", "BEHIND", "RATE", "DONE IN"):
+    shown = [name for name in ("LAG", "BEHIND", "RATE", "DONE IN") if width >= _FROM_WIDTH.get(name, 0)]
+    for name in shown:
         table.add_column(name, justify="right", no_wrap=True)
     for p in owned:
+        figures = {"LAG": _lag(p["progress"]), "BEHIND": span(p["progress"]["seconds"]), "RATE": rate(p["rate"])}
+        figures["DONE IN"] = span(p["eta"]) if p["eta"] is not None else ""
         table.add_row(
             Text("  " + clip(f"{printable(p['topic'])}-{p['partition']}", max(_NAME, width - _COLUMNS))),
             Text(p["state"], style or _STYLES.get(p["state"], "")).append(_why(p), style or "default"),
-            _lag(p["progress"]),
-            span(p["progress"]["seconds"]),
-            rate(p["rate"]),
-            span(p["eta"]) if p["eta"] is not None else "",
+            *(figures[name] for name in shown),
         )
     return table
 
@@ -258,16 +260,16 @@ def _group(partitions: Sequence[Mapping[str, Any]], style: str, width: int) -> T
     table = Table(box=None, padding=(0, 1, 0, 0), expand=True, style=style, header_style="dim")
     table.add_column("  PARTITION", no_wrap=True)
     table.add_column("OWNER", no_wrap=True, overflow="ellipsis", ratio=1)
-    for name in ("COMMITTED", "LOG END", "LAG", "RATE"):
+    shown = [name for name in ("COMMITTED", "LOG END", "LAG", "RATE") if width >= _FROM_WIDTH.get(name, 0)]
+    for name in shown:
         table.add_column(name, justify="right", no_wrap=True)
     for p in partitions:
+        figures = {"COMMITTED": dash(p["committed"]), "LOG END": dash(p["end"]), "LAG": count(p["lag"])}
+        figures["RATE"] = rate(p["rate"])
         table.add_row(
             Text("  " + clip(f"{printable(p['topic'])}-{p['partition']}", room)),
             Text(clip(printable(p["owner"] or "-"), room)),
-            dash(p["committed"]),
-            dash(p["end"]),
-            count(p["lag"]),
-            rate(p["rate"]),
+            *(figures[name] for name in shown),
         )
     return table
 
