@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kzconsumer.clock import now
@@ -74,7 +75,18 @@ class Parser(argparse.ArgumentParser):
         if message.endswith(" is required") or " are required: " in message:
             unknown = next(filter(self._is_unknown, self._words), None)
             message = message if unknown is None else f"unrecognized arguments: {unknown}{_hint(self, unknown)}"
+        message += self._dashed(message)
         self.exit(EXIT_USAGE, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+
+    def _dashed(self, message: str) -> str:
+        """What to do about a value that begins with a dash, as a group's name may: argparse takes it for an option."""
+        missing = re.match(r"argument (\S+): expected one argument$", message)
+        named = missing[1].split("/") if missing is not None else []
+        for option, value in pairwise(self._words):
+            is_value = value.startswith("-") and value not in self._option_string_actions
+            if option in named and option.startswith("--") and is_value:
+                return f"; give it as {option}={value}"
+        return ""
 
     def _is_unknown(self, word: str) -> bool:
         """Options may be abbreviated."""
@@ -135,6 +147,10 @@ def _continued(command: str) -> str:
 
 class _Help(argparse.HelpFormatter):
     """Without the line of a placeholder above the verbs."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        """A path is not broken, so that it can be copied."""
+        return textwrap.wrap(" ".join(text.split()), width, break_long_words=False)
 
     def _format_usage(self, *arguments: Any) -> str:
         """Before Python 3.13 argparse keeps options that exclude each other on one line, however long that is."""

@@ -161,6 +161,8 @@ def test_an_option_that_there_is_not_names_the_verb_and_the_nearest_option(words
             ["exporter", "--zookeeper", "localhost:1", "--listen", "0.0.0.0:9309"],
             "error: --listen 0.0.0.0:9309 is open to other machines; give --token-file FILE; see",
         ),
+        (["consume", "t", "--group", "-dash"], "expected one argument; give it as --group=-dash; see"),
+        (["consume", "t", "--group", "-c", "3"], "argument --group: expected one argument; see"),
         (["--conf", "x"], 'no command "x" is installed'),
     ],
 )
