@@ -106,11 +106,14 @@ def assert_truth(
 ) -> None:
     """What it says of partitions that nothing happens to: nothing is unknown, and all is as the brokers have it.
 
-    `age`: seconds since the records were written.
+    `age`: seconds since the records were written. Not of a log whose last records an election has cut off behind others
+    that compaction removed: who reads without end waits there for the next record.
     """
     for each in report.partitions:
         partition = TopicPartition(each.topic, each.partition)
         end = logs.end(partition)
+        if stored(partition) < logs.logs[partition].first_from(stored(partition)) == end:
+            continue
         first = max(done(partition), logs.logs[partition].start)
         seen = {kind: each.offsets.get(kind) for kind in ("processed", "committed")}
         assert seen == {"processed": done(partition), "committed": stored(partition)}, each
