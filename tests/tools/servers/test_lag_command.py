@@ -121,7 +121,7 @@ async def test_without_any_broker(
 
 
 async def test_the_oldest_brokers(
-    cluster_of: Callable[[str], Cluster], unique: str, capsys: pytest.CaptureFixture[str]
+    cluster_of: Callable[[str], Cluster], unique: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """They have no timestamps: seconds are unknown, a reset to a time is refused; all else is as with the newest."""
     cluster = cluster_of("0.8.2.2")
@@ -134,7 +134,8 @@ async def test_the_oldest_brokers(
         assert (found["log_start"], found["log_end"], found["lag"], found["seconds"]) == (0, 5, 3, None)
         refused = await kzconsumer("offsets", "reset", unique, "--by-duration", "PT1H", "--all-topics")
         assert (refused.status, "brokers before 0.10.1 cannot look up records by time" in refused.err) == (1, True)
-        done = await kzconsumer("offsets", "reset", unique, "--to-latest", "--all-topics", "--execute")
+        undo = str(tmp_path / "undo.jsonl")
+        done = await kzconsumer("offsets", "reset", unique, "--to-latest", "--all-topics", "--execute", "--undo", undo)
         assert done.status == 0, done
         assert await offsets(zookeeper, unique, unique) == {0: b"5"}
 
