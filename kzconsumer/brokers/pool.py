@@ -119,7 +119,8 @@ class Brokers:
             )
             await self._require_cluster(connection)
             opening.outcome = connection
-            self._refusals.pop(broker, None)
+            for former in [each for each in self._refusals if each.id == broker.id]:
+                del self._refusals[former]  # also those of its former address, and of before its cluster was known
             if replaced := self.connections.get((broker.id, purpose)):
                 replaced.close()
             self.connections[broker.id, purpose] = connection

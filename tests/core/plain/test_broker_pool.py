@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from kzconsumer.brokers import connection as connection_module
@@ -167,6 +168,24 @@ async def test_credential_files_that_have_become_unreadable_fail_the_attempt() -
     async with listening(greet_and_wait) as broker, Brokers(client_id="t", timeout=10, security=unreadable) as brokers:
         with pytest.raises(SecurityError, match=r"broker 7 .*: group.toml: \[brokers.tls\] ca: gone"):
             await brokers.connection(broker)
+
+
+async def test_a_broker_that_is_reached_is_not_refused_whatever_was_known_of_it_before() -> None:
+    """Its cluster is known once a broker has said so."""
+    readable = False
+
+    def security() -> Security:
+        if not readable:
+            raise ConfigError(["group.toml: [brokers.tls] ca: gone"])
+        return Security()
+
+    async with listening(greet_and_wait) as broker, Brokers(client_id="t", timeout=10, security=security) as brokers:
+        with pytest.raises(SecurityError):
+            await brokers.connection(broker)
+        assert brokers.refused
+        readable = True
+        await brokers.connection(msgspec.structs.replace(broker, cluster="of-ours"))
+        assert not brokers.refused
 
 
 async def test_an_exception_of_the_body_is_raised_unchanged() -> None:
