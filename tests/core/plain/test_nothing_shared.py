@@ -42,6 +42,8 @@ KNOWN = {
         "TemporaryDirectory",
         "create_unix_listener",
     },
+    # In the member's own directory: tries whether there can be sockets.
+    "plugins/spark/kzconsumer_spark/worker_protocol/spark_settings.py": {"bind", "TemporaryDirectory"},
     # In an executor's own directory, for the files of one task.
     "plugins/spark/kzconsumer_spark/executors/task_files.py": {"TemporaryDirectory"},
     "plugins/sandbox/kzconsumer_sandbox/demo/scenario.py": {"mkdtemp"},

@@ -84,7 +84,7 @@ async def test_both_describe_a_running_group_alike(
         await zookeeper.create(f"/consumers/{unique}/ids/m", registration, ephemeral=True)
         unowned = await kzconsumer("groups", "verify", unique)
         assert unowned.status == 3
-        assert all(f"/consumers/{unique}/owners/{unique}/{n}" in unowned.out for n in range(PARTITIONS))
+        assert f"/consumers/{unique}/owners/{unique}/0-{PARTITIONS - 1}" in unowned.out
         assert "Rebalance operation failed" in await tools_verdict(servers, cluster, unique)
 
 
