@@ -218,13 +218,19 @@ def _state(each: DaemonFeed) -> tuple[str, list[str]]:
     return now["health"], [*(found["text"] for found in now["findings"]), *now["not_asked"]]
 
 
-def _partitions(owned: Sequence[Mapping[str, Any]], style: str, width: int) -> Table:
+def _table(second: str, figures: Sequence[str], style: str) -> Table:
+    """Of partitions, a row for each: its name, what its second column says, and figures."""
     table = Table(box=None, padding=(0, 1, 0, 0), expand=True, style=style, header_style="dim")
     table.add_column("  PARTITION", no_wrap=True)
-    table.add_column("STATE", no_wrap=True, overflow="ellipsis", ratio=1)
-    shown = [name for name in ("LAG", "BEHIND", "RATE", "DONE IN") if width >= _FROM_WIDTH.get(name, 0)]
-    for name in shown:
+    table.add_column(second, no_wrap=True, overflow="ellipsis", ratio=1)
+    for name in figures:
         table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _partitions(owned: Sequence[Mapping[str, Any]], style: str, width: int) -> Table:
+    shown = [name for name in ("LAG", "BEHIND", "RATE", "DONE IN") if width >= _FROM_WIDTH.get(name, 0)]
+    table = _table("STATE", shown, style)
     for p in owned:
         figures = {"LAG": _lag(p["progress"]), "BEHIND": span(p["progress"]["seconds"]), "RATE": rate(p["rate"])}
         figures["DONE IN"] = span(p["eta"]) if p["eta"] is not None else ""
@@ -257,12 +263,8 @@ def _progress(p: Mapping[str, Any]) -> tuple[object, ...]:
 def _group(partitions: Sequence[Mapping[str, Any]], style: str, width: int) -> Table:
     """All partitions of the group: those without owner first, then by lag."""
     room = max(_NAME, (width - _NUMBERS) // 2)
-    table = Table(box=None, padding=(0, 1, 0, 0), expand=True, style=style, header_style="dim")
-    table.add_column("  PARTITION", no_wrap=True)
-    table.add_column("OWNER", no_wrap=True, overflow="ellipsis", ratio=1)
     shown = [name for name in ("COMMITTED", "LOG END", "LAG", "RATE") if width >= _FROM_WIDTH.get(name, 0)]
-    for name in shown:
-        table.add_column(name, justify="right", no_wrap=True)
+    table = _table("OWNER", shown, style)
     for p in partitions:
         figures = {"COMMITTED": dash(p["committed"]), "LOG END": dash(p["end"]), "LAG": count(p["lag"])}
         figures["RATE"] = rate(p["rate"])
