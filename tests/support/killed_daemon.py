@@ -17,7 +17,7 @@ from kzconsumer.sinks.interface import Batch
 from kzconsumer_spark.worker_protocol.messages import RangesRead, Recorded, StepDone
 
 Point: TypeAlias = Literal["planned", "read", "step done", "written"]
-"""The plan is stored; it has what was read, and the worker has not been told; it has a step; all is written."""
+"""After: the plan is stored; it has what was read, and the worker has no batch yet; a step is done; all is written."""
 POINT = "KZCONSUMER_TEST_KILLED_AT"
 
 

@@ -40,7 +40,7 @@ RUNS = st.lists(st.tuples(st.integers(1, 9), st.integers(-1, 4)), max_size=3)
 
 @given(reads=st.lists(st.tuples(st.integers(-6, 3), RUNS), max_size=12), needed=st.integers(0, 60))
 def test_it_is_as_a_list_of_all_records(reads: list[tuple[int, list[tuple[int, int]]]], needed: int) -> None:
-    """What is read again is known anew; nothing is known of what was passed over, or looked at alone."""
+    """An offset that is read again has the epoch of the new read. One that was skipped, or only looked at, has none."""
     epochs, before, least = LeaderEpochs(10, 3), {10: 3}, 10
     for moved, runs in reads:
         at = start = max(max(before) + moved, least)

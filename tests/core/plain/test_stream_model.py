@@ -105,7 +105,7 @@ class Model:
             self.finish_the_last()
 
     def finish_the_last(self) -> None:
-        """Whoever asks for the next one has processed the last, unless acknowledgement is explicit."""
+        """A request for the next message means that the last one is processed, unless acknowledgement is explicit."""
         if self.taken and not self.explicit:
             _, claim, offsets = self.taken[-1]
             claim.unfinished -= set(offsets)

@@ -115,7 +115,7 @@ class SparkSink:
         return destination
 
     def _to(self) -> To:
-        """Tables have only a hash of the owner, so they are told what that was before the cluster had an id."""
+        """With the hash of the owner before the cluster had an id, for tables: they store owners only as hashes."""
         to, address = self._options.to, address_of(_settings(self._context))
         if isinstance(to, ToDelta | ToIceberg) and address != self._owner.cluster:
             former = scope(address, self._owner.group, self._owner.sink)
