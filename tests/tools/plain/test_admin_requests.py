@@ -57,11 +57,11 @@ def topic(
 ) -> TopicDescription:
     states = {0: StateNode(leader, 0, 1, isr), 1: StateNode(2, 0, 1, (2,))}
     assignment = AssignmentNode({0: (1, 2), 1: (2,)}, adding or {}, {}, None)
-    return topic_description(name, assignment, states, {}, deleting, {}, ())
+    return topic_description(name, assignment, states, {}, deleting, {}, {1, 2}, ())
 
 
-OLD = topic_description("old", None, {}, {}, False, {0: 4}, ())
-UNREADABLE = topic_description("odd", None, {}, {}, False, {}, [Unreadable("/brokers/topics/odd", "no JSON")])
+OLD = topic_description("old", None, {}, {}, False, {0: 4}, {0}, ())
+UNREADABLE = topic_description("odd", None, {}, {}, False, {}, {1, 2}, [Unreadable("/brokers/topics/odd", "no JSON")])
 
 
 def test_a_reassignment_is_written_as_every_controller_reads_it() -> None:
@@ -116,7 +116,7 @@ def test_an_election_only_names_possible_leaders() -> None:
     assert requests.election_request([found]) == Create("/admin/preferred_replica_election", data)
     assert (requests.not_elected([topic(leader=2)], [found]), requests.not_elected([topic()], [found])) == (["t-0"], [])
     assert requests.elections(cluster(1, 2), [topic(leader=2)], {"t": {1}}) == []
-    no_states = topic_description("t", AssignmentNode({0: (1, 2)}, {}, {}, None), {}, {}, False, {}, ())
+    no_states = topic_description("t", AssignmentNode({0: (1, 2)}, {}, {}, None), {}, {}, False, {}, {1, 2}, ())
     reasons = [
         requests.elections(cluster(2), [topic(leader=2)], None)[0].reason,
         requests.elections(cluster(1, 2), [topic(leader=2, isr=(2,))], None)[0].reason,

@@ -24,6 +24,10 @@ AT = ["--zookeeper", "zk"]
         (["--include", "(", *AT], "is not a regular expression"),
         (["t:a", *AT], "'a' is not a list of partitions"),
         (["t:0", "--group", "g", *AT], "partitions can be chosen without --group only"),
+        (
+            ["t", "--group", "my group", *AT],
+            "'my group': is not a name made of ASCII letters, digits, '.', '_' and '-'",
+        ),
         (["t", "--from", "stored", *AT], "--from stored needs a group: give --from stored:GROUP"),
         (["t", "--group", "g", "--from", "5", *AT], "--from of a group is beginning, end or stored"),
         (["t", "--group", "g", "--from", "stored:h", *AT], "--from of a group is beginning, end or stored"),

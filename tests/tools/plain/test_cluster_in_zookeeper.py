@@ -35,6 +35,8 @@ from tests.support.simulated.network import CHROOT
 
 NAMES = ("a", "b", "old", "odd", "gone")
 BROKEN = b"{"
+GONE = 9
+"""A broker that is not registered any more."""
 
 
 class Written:
@@ -44,6 +46,7 @@ class Written:
         chance = random.Random(seed)
         self.nodes: dict[str, bytes] = {}
         self.unreadable: set[str] = set()
+        self.leaders: dict[tuple[str, int], int] = {}
         self.brokers = {number: chance.choice([None, "r1"]) for number in chance.sample(range(9), 3)}
         for number, rack in self.brokers.items():
             about = {
@@ -110,7 +113,8 @@ class Written:
         self.nodes[path] = msgspec.json.encode({"version": 2, "partitions": {str(n): r for n, r in replicas.items()}})
         self.nodes[f"/config/topics/{name}"] = msgspec.json.encode({"version": 1, "config": {"retention.ms": name}})
         for number, of in replicas.items():
-            state = {"leader": of[-1], "leader_epoch": number, "controller_epoch": 2, "isr": of[:1]}
+            self.leaders[name, number] = chance.choice([of[-1], GONE])
+            state = {"leader": self.leaders[name, number], "leader_epoch": number, "controller_epoch": 2, "isr": of[:1]}
             self._node(f"{path}/partitions/{number}/state", msgspec.json.encode(state), chance)
         return replicas
 
@@ -163,9 +167,10 @@ def test_what_is_read_is_what_the_nodes_say(seed: int) -> None:
             assert {each.partition: list(each.replicas) for each in topic.partitions} == of
             for each in topic.partitions:
                 known = f"/brokers/topics/{topic.topic}/partitions/{each.partition}/state" not in has.unreadable
-                expected = (of[each.partition][-1], each.partition, 2, tuple(of[each.partition][:1]))
-                shown = each.leader, each.leader_epoch, each.controller_epoch, each.isr
-                assert shown == (expected if known else (None, None, None, ()))
+                leader = has.leaders[topic.topic, each.partition]
+                expected = (leader, leader != GONE, each.partition, 2, tuple(of[each.partition][:1]))
+                shown = each.leader, each.leader_registered, each.leader_epoch, each.controller_epoch, each.isr
+                assert shown == (expected if known else (None, False, None, None, ()))
         assert await owning_groups(session, has.topics) == {
             name: [group for group in ("g1", "g2") if has.owners[name, group]]
             for name in has.topics

@@ -128,17 +128,18 @@ def test_tables_show_problems_and_whole_names() -> None:
     long = "orders-" + "x" * 200
     topic = topic_description(
         long,
-        AssignmentNode({0: (1, 2), 1: (2, 1), 2: (1, 2)}, {0: (3,)}, {0: (2,)}, None),
-        {0: StateNode(1, 5, 4, (1, 2)), 1: StateNode(-1, 6, 4, (1,))},
+        AssignmentNode({0: (1, 2), 1: (2, 1), 2: (1, 2), 3: (2, 1)}, {0: (3,)}, {0: (2,)}, None),
+        {0: StateNode(1, 5, 4, (1, 2)), 1: StateNode(-1, 6, 4, (1,)), 3: StateNode(2, 7, 4, (1, 2))},
         {"retention.ms": "1"},
         True,
         {},
+        {1},
         (),
     )
-    old = topic_description("old", None, {}, {}, False, {0: 4, 2: 1}, ())
-    assert (topic.leaderless, topic.under_replicated, old.partition_count) == (2, 2, 5)
+    old = topic_description("old", None, {}, {}, False, {0: 4, 2: 1}, {1}, ())
+    assert (topic.leaderless, topic.under_replicated, old.partition_count) == (3, 2, 5)
     listing = topics_table([topic, old]).splitlines()
-    assert [line.split()[:5] for line in listing[1:]] == [["3", "2", "2", "2", "1"], ["5", "-", "0", "0", "0"]]
+    assert [line.split()[:5] for line in listing[1:]] == [["4", "2", "3", "2", "1"], ["5", "-", "0", "0", "0"]]
     assert listing[2].endswith("old (0.7)")
     assert topic.topic in listing[1]
     described = describe_table([topic]).splitlines()
@@ -146,10 +147,11 @@ def test_tables_show_problems_and_whole_names() -> None:
         "to be deleted",
         "retention.ms = 1",
         "",
-        "PARTITION  LEADER  EPOCH  REPLICAS   IN SYNC",
-        "        0       1      5  1,2 +3 -2  1,2",
-        "        1       -      6  2,1        1",
-        "        2       -      -  1,2        none",
+        "PARTITION    LEADER  EPOCH  REPLICAS   IN SYNC",
+        "        0         1      5  1,2 +3 -2  1,2",
+        "        1         -      6  2,1        1",
+        "        2         -      -  1,2        none",
+        "        3  2 (gone)      7  2,1        1,2",
     ]
     assert describe_table([old]).splitlines()[1:] == [
         "in the form of Kafka 0.7:",

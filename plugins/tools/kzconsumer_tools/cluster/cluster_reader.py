@@ -5,7 +5,7 @@ Results include unreadable nodes.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -145,7 +145,8 @@ async def topics_of(session: ZooKeeperSession, wanted: Iterable[str] | None) -> 
         if name not in there:
             raise no_topic(name, there)
     deleting = set(await _Reader(session).children(DELETE_TOPICS))
-    return await together([_topic(session, name, name in deleting) for name in names])
+    registered = set(map(int, await _Reader(session).numbers(paths.BROKER_IDS)))
+    return await together([_topic(session, name, name in deleting, registered) for name in names])
 
 
 async def owning_groups(session: ZooKeeperSession, topics: Iterable[str]) -> dict[str, list[str]]:
@@ -178,7 +179,7 @@ async def _asked(session: ZooKeeperSession, path: str) -> set[str] | None:
     return {f"{topic}-{number}" for topic, number in found} if found is not None else None
 
 
-async def _topic(session: ZooKeeperSession, name: str, deleting: bool) -> TopicDescription:
+async def _topic(session: ZooKeeperSession, name: str, deleting: bool, registered: Collection[int]) -> TopicDescription:
     reader = _Reader(session)
     path = paths.topic(name)
     assignment = await reader.value(path, decode_assignment)
@@ -190,7 +191,7 @@ async def _topic(session: ZooKeeperSession, name: str, deleting: bool) -> TopicD
         states = {int(n): state for n, state in (await reader.values(wanted, decode_state)).items()}
     elif not reader.unreadable:
         counts = await _counts_of_0_7(reader, path)
-    return topic_description(name, assignment, states, config, deleting, counts, reader.unreadable)
+    return topic_description(name, assignment, states, config, deleting, counts, registered, reader.unreadable)
 
 
 async def _counts_of_0_7(reader: _Reader, path: str) -> dict[int, int]:
@@ -334,6 +335,7 @@ def _partitions(
         yield PartitionShown(
             partition=number,
             leader=about.leader if about.leader != NO_LEADER else None,
+            leader_registered=about.leader != NO_LEADER,
             leader_epoch=about.leader_epoch if about.leader_epoch >= 0 else None,
             controller_epoch=None,
             replicas=about.replicas,

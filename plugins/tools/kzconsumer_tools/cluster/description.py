@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -222,11 +222,13 @@ class ClusterDescription(msgspec.Struct, frozen=True):
 class PartitionShown(msgspec.Struct, frozen=True):
     """As last written by the controller; `replicas` starts with the preferred leader. Unknown: None and empty.
 
+    `leader_registered`: after the last broker's death no controller writes that the partition has no leader.
     From brokers `controller_epoch` is None, and `adding` and `removing` are if they do not report them.
     """
 
     partition: int
     leader: int | None
+    leader_registered: bool
     leader_epoch: int | None
     controller_epoch: int | None
     replicas: tuple[int, ...]
@@ -259,7 +261,8 @@ class TopicDescription(msgspec.Struct, frozen=True):
 
     @property
     def leaderless(self) -> int:
-        return sum(each.leader is None for each in self.partitions)
+        """As `kafka-topics.sh --unavailable-partitions`: also those whose leader is not registered."""
+        return sum(not each.leader_registered for each in self.partitions)
 
     @property
     def under_replicated(self) -> int:
@@ -315,6 +318,7 @@ def topic_description(
     config: Mapping[str, str],
     deleting: bool,
     of_0_7: Mapping[int, int],
+    registered: Collection[int],
     unreadable: Sequence[Unreadable],
 ) -> TopicDescription:
     """`assignment` is None for a topic of 0.7, and for one whose node cannot be read."""
@@ -324,16 +328,21 @@ def topic_description(
         topic_id=assigned.topic_id,
         deleting=deleting,
         config=dict(sorted(config.items())),
-        partitions=tuple(_partition(number, assigned, states.get(number)) for number in sorted(assigned.replicas)),
+        partitions=tuple(
+            _partition(number, assigned, states.get(number), registered) for number in sorted(assigned.replicas)
+        ),
         brokers_of_0_7=dict(sorted(of_0_7.items())),
         unreadable=tuple(unreadable),
     )
 
 
-def _partition(number: int, assigned: AssignmentNode, state: StateNode | None) -> PartitionShown:
+def _partition(
+    number: int, assigned: AssignmentNode, state: StateNode | None, registered: Collection[int]
+) -> PartitionShown:
     return PartitionShown(
         partition=number,
         leader=state.leader if state is not None and state.leader != NO_LEADER else None,
+        leader_registered=state is not None and state.leader in registered,
         leader_epoch=state.leader_epoch if state is not None else None,
         controller_epoch=state.controller_epoch if state is not None else None,
         replicas=assigned.replicas[number],

@@ -18,8 +18,8 @@ from kzconsumer.display import plural, rate
 from kzconsumer.errors import NotDoneError, NotFoundError
 from kzconsumer.settings.sections import SubscriptionSettings
 from kzconsumer.settings.settings import Settings
-from kzconsumer.settings.value_readers import read_list
-from kzconsumer_tools.commands.cluster_option import add_cluster_option, cluster_settings, group_name
+from kzconsumer.settings.value_readers import read_list, read_name
+from kzconsumer_tools.commands.cluster_option import add_cluster_option, cluster_settings
 from kzconsumer_tools.commands.output_and_options import chosen_topics, read_datetime, topic_scope
 from kzconsumer_tools.consume.format_and_places import VALUE_LINES, Place, read_format, read_place
 from kzconsumer_tools.offsets.stored_offsets import stored_offsets
@@ -52,7 +52,7 @@ def add_consume(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     white = "all topics that match; in a group, also those created later"
     lists.add_argument("--include", metavar="REGEX", type=_list, help=white)
     lists.add_argument("--exclude", metavar="REGEX", type=_list, help="all topics that do not match")
-    add("--group", metavar="GROUP", type=group_name, help="join this group, and commit what is printed")
+    add("--group", metavar="GROUP", type=_name, help="join this group, and commit what is printed")
     place = "beginning, end, stored:GROUP, an offset, -N (before the end), or a time such as 2026-01-31T12:00 or @MS"
     add("--from", dest="begin", metavar="WHERE", type=_place, help=f"{place}; default: beginning, or the stored offset")
     add("--until", metavar="WHERE", type=_place, help="the same forms, evaluated at the start; default: no end")
@@ -278,3 +278,8 @@ def _header(text: str) -> object:
 
 def _list(text: str) -> str:
     return _read(text, read_list)
+
+
+def _name(text: str) -> str:
+    """Of a group that is joined: original members of it refuse other names."""
+    return _read(text, read_name)

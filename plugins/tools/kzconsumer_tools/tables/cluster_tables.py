@@ -90,7 +90,8 @@ def _partition(at: PartitionShown) -> tuple[str, ...]:
     in_sync = ",".join(map(str, at.isr)) or "none"
     behind = ",".join(str(each) for each in at.replicas if each not in at.isr) or "none"
     preferred = dash(at.replicas[0] if at.replicas else None)
-    facts = dash(at.leader), dash(at.leader_epoch), replicas, in_sync, behind, preferred, dash(at.controller_epoch)
+    leader = dash(at.leader) + (" (gone)" if at.leader is not None and not at.leader_registered else "")
+    facts = leader, dash(at.leader_epoch), replicas, in_sync, behind, preferred, dash(at.controller_epoch)
     return str(at.partition), *facts
 
 
