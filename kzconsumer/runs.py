@@ -149,8 +149,8 @@ class RunLosses:
     async def _there(self, run: GroupRun, partitions: Iterable[TopicPartition]) -> set[str] | None:
         """Those of their topics that are still those of the run; None if nobody answers."""
         try:
-            # A ZooKeeper that has lost its nodes names no topic, and no broker either. It may be restored from a copy.
-            if not await self._topics.broker_ids():
+            # A ZooKeeper that has lost its nodes may be restored from a copy: its topics are not deleted.
+            if not await self._topics.has_cluster():
                 return None
             found = await self._topics.incarnations({partition.topic for partition in partitions})
             deleted = await self._topics.deleted()
@@ -341,8 +341,8 @@ class Runs:
                 # A topic that is created again between these two answers gets the ends of the new one under the
                 # incarnation of the old. So the run takes it for gone (`RunLosses`): it says so, and does not read it.
                 topics = await self._topics.topics(subscribed_topics(members, all_topics))
-                if by_pattern and not topics and not await self._topics.broker_ids():  # as in `RunLosses._there`
-                    raise BrokersUnreachableError("no broker is registered")
+                if by_pattern and not topics and not await self._topics.has_cluster():  # as in `RunLosses._there`
+                    raise BrokersUnreachableError("no broker is registered, or ZooKeeper has lost its nodes")
                 partitions = [TopicPartition(name, n) for name, topic in topics.items() for n in topic.partitions]
                 found = await self._log_offsets.at_time(partitions, stop_at)
             except (SessionExpiredError, UnsupportedVersionError):

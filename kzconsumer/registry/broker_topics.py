@@ -403,6 +403,9 @@ class BrokerTopics:
     async def broker_ids(self) -> list[int]:
         return sorted((await self._metadata.ask(())).brokers)
 
+    async def has_cluster(self) -> bool:
+        return bool(await self.broker_ids())
+
     async def brokers(self) -> list[Broker]:
         return await self._metadata.brokers()
 

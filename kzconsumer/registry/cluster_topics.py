@@ -61,6 +61,10 @@ class TopicSource(Protocol):
         """The ids of the brokers that are up. None is no error, since brokers may be starting."""
         ...
 
+    async def has_cluster(self) -> bool:
+        """Whether a topic that is not known does not exist. A ZooKeeper that has lost its nodes names none either."""
+        ...
+
     async def brokers(self) -> list[Broker]:
         """The brokers to connect to, each at the configured listener."""
         ...
@@ -148,6 +152,9 @@ class ClusterTopics:
 
     async def broker_ids(self) -> list[int]:
         return await (await self._source()).broker_ids()
+
+    async def has_cluster(self) -> bool:
+        return await (await self._source()).has_cluster()
 
     async def brokers(self) -> list[Broker]:
         return await (await self._source()).brokers()

@@ -98,6 +98,11 @@ class NodeTopics:
         """A change is notified as `brokers`: the watch ends the wait of a rebalance that has found none."""
         return _numbers(await self._watches.children(paths.BROKER_IDS, "brokers"))
 
+    async def has_cluster(self) -> bool:
+        # Brokers of 1.1 and later do not register at a ZooKeeper that has lost its nodes before they are started again.
+        # Earlier ones do, when their session has expired, and make only the node that theirs is in.
+        return bool(await self.broker_ids()) and await self._session.exists(paths.BROKER_TOPICS) is not None
+
     async def brokers(self) -> list[Broker]:
         """Brokers without the configured listener, and those whose node may not be read, are logged and left out."""
         try:

@@ -369,7 +369,7 @@ async def test_who_may_not_ask_about_epochs_does_not_wait_for_an_answer(error: i
         assert isinstance(found, BrokerError)
     else:
         assert found == EpochEnd(0, -1, -1)
-    topics = SimpleNamespace(incarnations=_incarnations, deleted=_none, broker_ids=_one)
+    topics = SimpleNamespace(incarnations=_incarnations, deleted=_none, has_cluster=_true)
     losses = RunLosses(cast(TopicSource, topics), log_offsets, "smallest", None)
     run: Any = SimpleNamespace(topics={"orders": SimpleNamespace(incarnation="0x1")})
     assert await losses.hold(run, {partition: (90, 3)}) is (error != NOT_LEADER_OR_FOLLOWER)
@@ -401,14 +401,14 @@ async def test_a_log_whose_epochs_are_all_lower_differs(epochs: bool) -> None:
     assert (await log_offsets.look_up_epochs({partition: 1})).get(partition) == EpochEnd(
         0, *((1, 20) if epochs else (-1, -1))
     )
-    topics = SimpleNamespace(incarnations=_incarnations, deleted=_none, broker_ids=_one)
+    topics = SimpleNamespace(incarnations=_incarnations, deleted=_none, has_cluster=_true)
     losses = RunLosses(cast(Any, topics), log_offsets, "smallest", None)
     run: Any = SimpleNamespace(topics={"orders": SimpleNamespace(incarnation="0x1")})
     assert await losses.hold(run, {partition: (90, 3)}) is not epochs
 
 
-async def _one() -> list[int]:
-    return [1]
+async def _true() -> bool:
+    return True
 
 
 async def _incarnations(topics: Collection[str]) -> dict[str, int]:

@@ -42,7 +42,7 @@ class World:
         self.time = 1000.0
         self.incarnation: int | None = 7
         self.deleted_topics: set[str] = set()
-        self.registered = [1]
+        self.there = True
         self.ends: dict[TopicPartition, int | KzConsumerError] = {A: 100, B: 200}
         self.epoch_ends_of: dict[TopicPartition, EpochEnd | KzConsumerError] = {}
         self.fault: tuple[str, KzConsumerError] | None = None
@@ -64,8 +64,8 @@ class World:
     async def deleted(self) -> Collection[str]:
         return self.deleted_topics
 
-    async def broker_ids(self) -> list[int]:
-        return self.registered
+    async def has_cluster(self) -> bool:
+        return self.there
 
     async def once(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset | KzConsumerError]:
         self._may_fail("logs")
@@ -127,9 +127,9 @@ async def test_a_topic_that_is_gone_ends_where_it_is_committed(monkeypatch: pyte
 
 @pytest.mark.parametrize("reset", ["smallest", "fail"])
 async def test_a_zookeeper_that_has_lost_its_nodes_ends_no_run(reset: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It names no topic, which is no deletion: as long as no broker is registered, nothing is known."""
+    """It names no topic, which is no deletion."""
     world = World(monkeypatch)
-    world.incarnation, world.registered = None, []
+    world.incarnation, world.there = None, False
     losses = world.losses(reset, None)
     assert await losses.reachable(RUN, STORED) == {}
     assert not await losses.hold(RUN, {each: (at, -1) for each, at in STORED.items()})

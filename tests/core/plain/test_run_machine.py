@@ -55,7 +55,7 @@ class Shared:
         self.ends = {partition: 3 for partitions in ENDS_OF.values() for partition in partitions}
         self.stored: dict[TopicPartition, int] = {}
         self.faults: list[KzConsumerError] = []
-        self.registered = [1]
+        self.there = True
 
     def runs(
         self, number: int, *, offsets: Mapping[str, str] = MappingProxyType({}), replayable: bool = True, **more: Any
@@ -71,7 +71,7 @@ class Shared:
             raise self.faults.pop()
 
     async def all_topics(self) -> Collection[str]:
-        return TOPICS.keys() if self.registered else ()
+        return TOPICS.keys() if self.there else ()
 
     async def topics(self, names: Collection[str]) -> Mapping[str, Topic]:
         self._may_fail()
@@ -83,8 +83,8 @@ class Shared:
     async def deleted(self) -> Collection[str]:
         return ()
 
-    async def broker_ids(self) -> list[int]:
-        return self.registered
+    async def has_cluster(self) -> bool:
+        return self.there
 
     async def at_time(self, partitions: Collection[TopicPartition], ms: int) -> dict[TopicPartition, int]:
         assert ms == LATEST
@@ -239,11 +239,11 @@ def test_a_run_of_a_pattern_waits_for_a_broker() -> None:
 
     async def script(session: ZooKeeperSession) -> None:
         world = Shared(session)
-        world.registered = []
+        world.there = False
         joining = asyncio.create_task(world.runs(2).join())
         await asyncio.sleep(20)
         assert await world.node() is None
-        world.registered = [1]
+        world.there = True
         assert (await joining).topics == world.ends_now(SUBSCRIBED[2])
 
     clients.play(script)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -79,6 +80,7 @@ class Cluster:
             await make(paths.topic(name), version=3, topic_id=self.ids[name], partitions=numbers)
         for broker in self.brokers.values():
             await make(paths.broker(broker.id), version=1, host=broker.host, port=broker.port, jmx_port=-1)
+        await session.ensure(paths.BROKER_TOPICS)
 
     def source(self, session: ZooKeeperSession, *, asks_brokers: bool) -> ClusterTopics:
         first = next(iter(self.brokers.values()))
@@ -105,6 +107,7 @@ async def answers(source: TopicSource, names: list[str], partitions: Sequence[To
         "topics": await source.topics(names),
         "required": [await error_of(source.require([each])) for each in partitions],
         "ids of brokers": sorted(await source.broker_ids()),
+        "a cluster": await source.has_cluster(),
         "brokers": sorted(await source.brokers()),
         "incarnations": await source.incarnations(names),
         "known incarnations": await source.known_incarnations(names),
@@ -142,6 +145,7 @@ def test_znodes_and_brokers_give_the_same_answers(seed: int) -> None:
             "topics": {name: Topic(numbers[name], czxids[name]) for name in there},
             "required": errors,
             "ids of brokers": sorted(cluster.brokers),
+            "a cluster": True,
             "brokers": sorted(cluster.brokers.values()),
             "incarnations": czxids,
             "known incarnations": czxids,
@@ -180,8 +184,17 @@ def test_before_any_broker_is_registered_there_are_no_answers() -> None:
         source = cluster.source(session, asks_brokers=False)
         assert (await source.brokers(), await source.broker_ids(), await source.all_topics()) == ([], [], [])
         assert (await source.cluster_id(), await source.incarnations(NAMES)) == ("", {})
+        assert not await source.has_cluster()
+        # So a broker up to 1.0 registers at a ZooKeeper that has lost its nodes: it makes nothing else.
+        clients.ensemble.make(paths.broker(1), b'{"version":1,"host":"h","port":1}')
+        await asyncio.sleep(1)  # until every server has it
+        assert (await source.broker_ids(), await source.has_cluster()) == ([1], False)
+        clients.ensemble.make(paths.BROKER_TOPICS, b"")
+        await asyncio.sleep(1)
+        assert await source.has_cluster()
 
-    Clients().play(script)
+    clients = Clients()
+    clients.play(script)
 
 
 def test_a_broker_that_has_just_started_says_nothing_of_topics() -> None:
