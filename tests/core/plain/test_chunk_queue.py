@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import anyio
 import pytest
@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kzconsumer.offsets.progress import Chunk, Progress
+from kzconsumer.records.forms import Unfetched
 from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue, EndOfStream, ManyQueues
 from tests.support.chunks import chunk, hole, progress, put
 from tests.support.schedules import schedules
@@ -152,10 +153,20 @@ async def test_what_was_held_wakes_a_waiting_get() -> None:
         assert await waiting is held
 
 
-def test_partitions_take_turns_by_bytes() -> None:
+def fetched(claim: Progress, first: int, weight: int) -> Chunk:
+    return Chunk(claim, first, first + 1, size=weight)
+
+
+def unfetched(claim: Progress, first: int, weight: int) -> Chunk:
+    """A range that a sink fetches for itself."""
+    return Chunk(claim, first, first + weight, Unfetched(first, first + weight))
+
+
+@pytest.mark.parametrize("weighing", [fetched, unfetched])
+def test_partitions_take_turns_by_bytes_or_records(weighing: Callable[[Progress, int, int], Chunk]) -> None:
     queue, large, small, late = ChunkQueue(1000), progress(0), progress(1), progress(2)
-    put(queue, *(Chunk(large, first, first + 1, size=90) for first in range(4)))
-    put(queue, *(Chunk(small, first, first + 1, size=30) for first in range(9)))
+    put(queue, *(weighing(large, first, 90) for first in range(4)))
+    put(queue, *(weighing(small, first, 30) for first in range(9)))
     order = [queue.get_nowait() for _ in range(5)]
     assert [(one.progress, one.first) for one in order if one] == [
         (large, 0),
@@ -164,9 +175,19 @@ def test_partitions_take_turns_by_bytes() -> None:
         (small, 2),
         (large, 1),
     ]
-    put(queue, Chunk(late, 0, 1, size=1), Chunk(late, 1, 2, size=500))
+    put(queue, weighing(late, 0, 1), weighing(late, 1, 500))
     following = [one.progress for _ in range(3) if (one := queue.get_nowait())]
     assert late in following[:2]  # what was queued before it does not count
+
+
+@pytest.mark.parametrize("weighing", [fetched, unfetched])
+async def test_queues_take_turns_by_bytes_or_records(weighing: Callable[[Progress, int, int], Chunk]) -> None:
+    large, small = progress(0), progress(1)
+    queues = ChunkQueue(1000), ChunkQueue(1000)
+    put(queues[0], *(weighing(large, first, 90) for first in range(4)))
+    put(queues[1], *(weighing(small, first, 30) for first in range(9)))
+    both = ManyQueues(queues)
+    assert [(await both.get()).progress for _ in range(5)] == [large, small, small, small, large]
 
 
 MOST, SHARED = 100, 150
