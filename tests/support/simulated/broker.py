@@ -48,6 +48,8 @@ class SimulatedBroker:
         """Seconds between the making of an answer and its sending, by the request's key."""
         self.quota: float | None = None
         """Bytes a second for consumers. As from 2.0 to 2.5 an answer above it is empty, and the next one waits."""
+        self.muted_until = 0.0
+        """When the last of its clients that exceeded the quota may send again."""
         self.idle = math.inf
         """Seconds without a request after which it closes a connection."""
         self.hangs_up = False
@@ -311,8 +313,7 @@ class BrokerConnection:
 
     def _fetch(self, answer: Answer, waits_until: float, reading: TopicPartition | None) -> bytes | None:
         if answer.error:
-            throttled = self.broker.throttles(0)
-            self._muted_until = self.broker.world.now + throttled
+            throttled = self._mute(self.broker.throttles(0))
             return frames.fetched([], int(throttled * 1000), error=answer.error)
         request = answer.request
         if reading is not None and self.broker.world.now < waits_until:
@@ -330,8 +331,7 @@ class BrokerConnection:
         enough = request.max_bytes - left >= request.min_bytes or any(p.error or p.preferred >= 0 for p in parts)
         enough = enough or any(map(self._is_in_hole, request.partitions))  # the log's end is in a later segment
         if enough or not parts or self.broker.world.now >= waits_until:
-            if throttled := self.broker.throttles(request.max_bytes - left):
-                self._muted_until = self.broker.world.now + throttled
+            if throttled := self._mute(self.broker.throttles(request.max_bytes - left)):
                 return frames.fetched([], int(throttled * 1000), session=answer.throttle())
             for look in self.broker.answered:
                 look(self.peer, request, parts)
@@ -342,6 +342,11 @@ class BrokerConnection:
             error, session, sent = answer.finish(parts)
             return frames.fetched(sent, error=error, session=session)
         return None
+
+    def _mute(self, seconds: float) -> float:
+        self._muted_until = self.broker.world.now + seconds
+        self.broker.muted_until = max(self.broker.muted_until, self._muted_until)
+        return seconds
 
     def _read(self, asked: FetchedFrom, left: int, *, first: bool, request: Fetch) -> Part:
         partition = asked.partition

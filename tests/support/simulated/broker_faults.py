@@ -66,6 +66,12 @@ class BrokerFaults:
         slow[request] = by
         self._until(seconds, lambda: slow.pop(request, None))
 
+    def limit_client(self, number: int, quota: int, seconds: float) -> None:
+        """It may have so many bytes a second of this broker."""
+        broker = self._brokers[number]
+        broker.quota = quota
+        self._until(seconds, lambda: setattr(broker, "quota", None))
+
     def list_nothing(self, number: int, error: int, seconds: float) -> None:
         """It answers with this error where logs begin and end."""
         broker = self._brokers[number]
@@ -118,11 +124,12 @@ class BrokerFaults:
         self._logs.grow(topic, partitions)
 
     def end(self) -> None:
-        """No fault any more."""
+        """No fault any more, and no client that has to wait because of a quota."""
         for broker in self._brokers:
             broker.alters = None
         for over in list(self._present):
             self._end(over)
+        self._world.pass_time(max(0.0, *(broker.muted_until - self._world.now for broker in self._brokers)))
 
     def _until(self, seconds: float, over: Callable[[], object]) -> None:
         self._present.append(over)

@@ -79,6 +79,11 @@ class BrokersMachine(ProcessesMachine):
         self.group.broker_faults.slow_down(which % BROKERS, request, by, lasts)
         self.wait(wait)
 
+    @rule(which=ANY, quota=st.sampled_from((3_000, 30_000, 300_000)), lasts=FAULTS, wait=WAITS)
+    def limit_client(self, which: int, quota: int, lasts: float, wait: float) -> None:
+        self.group.broker_faults.limit_client(which % BROKERS, quota, lasts)
+        self.wait(wait)
+
     @rule(which=ANY, wait=WAITS)
     def evict_sessions(self, which: int, wait: float) -> None:
         self.group.broker_faults.evict_sessions(which % BROKERS)
