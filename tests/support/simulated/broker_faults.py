@@ -126,7 +126,7 @@ class BrokerFaults:
     def end(self) -> None:
         """No fault any more, and no client that has to wait because of a quota."""
         for broker in self._brokers:
-            broker.alters = None
+            broker.alters, broker.hangs_up = None, False
         for over in list(self._present):
             self._end(over)
         self._world.pass_time(max(0.0, *(broker.muted_until - self._world.now for broker in self._brokers)))
