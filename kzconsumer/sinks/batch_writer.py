@@ -215,6 +215,9 @@ class BatchWriter:
     async def _reject(self, work: OwnedBatch, error: RecordsRejectedError) -> bool:
         """Carry out `[rejected]`. Whether the batch is written then; otherwise it is to be written without them.
 
+        It is if the sink had the records at hand, and no plan: it has written all others. One that fetches for itself
+        finds records that it cannot use before it writes any, in either case.
+
         The order is what keeps a replay the same: dead letters are durable before the offsets are recorded in the plans
         (a member that dies in between lets them be written again), and they are recorded before anything of the rest is
         published, so that every later write of the range leaves out the same records and repeats no letter.
@@ -222,12 +225,13 @@ class BatchWriter:
         if self._rejecting is None:
             raise SinkError(f"sink {self._name}: {error}, and single records cannot be rejected here") from error
         offsets = await self._rejecting.carry_out(work.parts, error)
-        if self._plans is None:
+        if self._plans is None and self._can.wants != "ranges":
             return True
         if not offsets and not any(progress.lost for progress in work.parts):
             raise SinkError(f"sink {self._name}: no record is rejected by a write that rejects records") from error
         spans = {progress: spans_of(each) for progress, each in offsets.items()}
-        ours = await self._plans.reject(spans)
+        held = [progress for progress in spans if not progress.lost]
+        ours = await self._plans.reject(spans) if self._plans is not None else held
         left = {}
         for progress, part in work.parts.items():
             if progress not in spans:

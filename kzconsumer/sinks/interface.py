@@ -204,8 +204,8 @@ class Rejected(msgspec.Struct, frozen=True):
 class RecordsRejectedError(KzConsumerError):
     """Raised by `Sink.write`: these records cannot be used, and `[rejected]` decides about them.
 
-    Everything else of the batch is durable. In a replayable sink nothing is, of the ranges with such records: they are
-    written again without them.
+    Everything else of the batch is durable. Of a replayable sink, and of one that fetches for itself, no range with such
+    records is, perhaps none at all: the batch is written again without them.
     """
 
     def __init__(self, records: Iterable[Rejected]) -> None:
@@ -240,10 +240,10 @@ class Sink(Protocol):
     partitions of the batch have been lost: other members may be writing the same records then, and the next batch
     follows. A thread goes on, so wait for its end (`anyio.to_thread.run_sync` does, `asyncio.to_thread` does not).
     Records that cannot be used are named by raising RecordsRejectedError, once all the others are durable: `[rejected]`
-    decides about each, and the batch is written after that. A replayable sink raises it before it publishes anything of
-    the ranges with such records. When each of them is a dead letter, or skipped, their offsets are stored in the plans
-    of the ranges, and `write` is called with the rest: so every replay has the same records. A sink with `trial` need
-    not know which records its destination refuses: see `Trying`.
+    decides about each, and the batch is written after that. A replayable sink, and one that fetches for itself, raises
+    it before it publishes anything of the ranges with such records. When each of them is a dead letter, or skipped,
+    `write` is called with the rest. The offsets are stored in the plans of a replayable sink first, so every replay has
+    the same records. A sink with `trial` need not know which records its destination refuses: see `Trying`.
 
     `wants = "ranges"` is for a sink that fetches for itself, instead of "columns", the default: the member only looks
     where the logs end. Its records are not counted: `[batch] max_records` counts offsets, and `max_bytes` about the
