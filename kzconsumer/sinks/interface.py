@@ -204,8 +204,8 @@ class Rejected(msgspec.Struct, frozen=True):
 class RecordsRejectedError(KzConsumerError):
     """Raised by `Sink.write`: these records cannot be used, and `[rejected]` decides about them.
 
-    Everything else of the batch is durable. Of a replayable sink, and of one that fetches for itself, no range with such
-    records is, perhaps none at all: the batch is written again without them.
+    Everything else of the batch is durable. Of a replayable sink, and of one that fetches for itself, no range with
+    such records is, perhaps none at all: the batch is written again without them.
     """
 
     def __init__(self, records: Iterable[Rejected]) -> None:
