@@ -397,12 +397,17 @@ class CorruptBatches:
         self._passed.append(span)
 
     def without(self, part: BatchRange) -> BatchRange:
-        """What is to be fetched of the range."""
-        spans = part.spans
+        """What is to be fetched of the range: nothing if all its records are rejected or passed over."""
+        spans = self._rest(part.spans)
+        rejected = self._rest(part.range._replace(first=first, until=until) for first, until in part.left_out)
+        records = count_offsets(spans) - count_offsets(rejected)
+        left_out = tuple((each.first, each.until) for each in rejected)
+        return msgspec.structs.replace(part, spans=spans if records else (), left_out=left_out, records=records)
+
+    def _rest(self, spans: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
         for passed in self._passed:
-            spans = tuple(rest for span in spans for rest in _outside(span, passed))
-        gone = count_offsets(part.spans) - count_offsets(spans)
-        return msgspec.structs.replace(part, spans=spans, records=max(part.records - gone, 0)) if gone else part
+            spans = [rest for span in spans for rest in _outside(span, passed)]
+        return tuple(spans)
 
 
 def _overlap(one: OffsetRange, other: OffsetRange) -> bool:
