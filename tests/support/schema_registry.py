@@ -25,6 +25,8 @@ class SchemaRegistry:
         self.asked: list[str] = []
         self.authorizations: list[str | None] = []
         self.fail_next = 0
+        self.not_ours: bytes | None = None
+        """The body with which all requests are answered 404, as by a proxy that does not reach the registry."""
         self.url = ""
 
     def register(self, subject: str, number: int, schema: object, **more: object) -> None:
@@ -32,20 +34,21 @@ class SchemaRegistry:
         self.by_id[number] = {"schema": json.dumps(schema), **more}
         self.subjects.setdefault(subject, []).append(number)
 
-    def answer(self, path: str) -> dict[str, Any] | None:
+    def answer(self, path: str) -> dict[str, Any] | int:
+        """Or the code of an error."""
         where, _, query = path.partition("?")
         match where.strip("/").split("/"):
             case ["schemas", "ids", number]:
-                return self.by_id.get(int(number))
+                return self.by_id.get(int(number), 40403)
             case ["subjects", subject, "versions", version]:
                 versions = self.subjects.get(unquote(subject), [])
-                if unquote(subject) in self.deleted and query != "deleted=true":
-                    return None
-                if not versions or (version != "latest" and int(version) > len(versions)):
-                    return None
+                if not versions or (unquote(subject) in self.deleted and query != "deleted=true"):
+                    return 40401
+                if version != "latest" and int(version) > len(versions):
+                    return 40402
                 found = versions[-1 if version == "latest" else int(version) - 1]
                 return {"subject": unquote(subject), "id": found, **self.by_id[found]}
-        return None
+        return 404
 
 
 @contextmanager
@@ -59,11 +62,13 @@ def schema_registry() -> Iterator[SchemaRegistry]:
             registry.asked.append(self.path)
             registry.authorizations.append(self.headers["Authorization"])
             found = registry.answer(self.path)
-            status = 200 if found is not None else 404
+            status = 404 if isinstance(found, int) else 200
             if registry.fail_next:
                 registry.fail_next -= 1
-                status, found = 503, None
-            body = json.dumps(found if found is not None else {"error_code": status}).encode()
+                status = found = 503
+            body = json.dumps({"error_code": found} if isinstance(found, int) else found).encode()
+            if registry.not_ours is not None:
+                status, body = 404, registry.not_ours
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -85,6 +85,20 @@ def test_records_whose_schema_refers_to_one_that_is_gone_are_not_bad(registry: S
         decoding(registry).decoders(frame)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [b"404 page not found\n", b"", b"[]", b'{"error_code": 404, "message": "HTTP 404 Not Found"}', b'{"detail": "no"}'],
+)
+def test_no_record_is_bad_because_a_proxy_does_not_reach_the_registry(registry: SchemaRegistry, body: bytes) -> None:
+    """Nor because a prefix is missing in the URL."""
+    registry.not_ours = body
+    frame: Any = Heads(head(4))
+    said = f"schema registry {registry.url}: schema id 4: HTTP status 404, not of a registry: check `url`"
+    with pytest.raises(RegistryError) as raised:
+        decoding(registry).decoders(frame)
+    assert str(raised.value) == said
+
+
 @pytest.mark.parametrize("failures", [0, 3, 4])
 def test_a_registry_that_fails_is_asked_four_times(registry: SchemaRegistry, failures: int) -> None:
     registry.register("a", 1, record("x"))

@@ -14,6 +14,8 @@ from kzconsumer_spark.worker_protocol.column_options import RegistryOptions
 _RETRIES = 3
 _BACKOFF = 0.2
 _TRY_AGAIN = (408, 429, 500, 502, 503, 504)
+_NOT_REGISTERED = (40401, 40402, 40403)
+"""Subject, version, schema. For an id that is unknown some registries answer with one of the first two."""
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 
 
@@ -96,11 +98,16 @@ class Registry:
             raise RegistryError(
                 f"schema registry {self._url}: {what}: no answer in {_RETRIES + 1} attempts: {reason}"
             ) from error
-        if response.status == 404:
+        try:
+            answer = dict(json.loads(response.data))
+        except (ValueError, TypeError):
+            answer = None
+        if response.status == 404 and answer is not None and answer.get("error_code") in _NOT_REGISTERED:
             raise NotRegistered(f"schema registry {self._url}: {what} is not registered")
+        if response.status == 404:  # of a proxy, or of a server that has other paths
+            raise RegistryError(f"schema registry {self._url}: {what}: HTTP status 404, not of a registry: check `url`")
         if response.status != 200:
             raise RegistryError(f"schema registry {self._url}: {what}: HTTP status {response.status}")
-        try:
-            return dict(json.loads(response.data))
-        except (ValueError, TypeError) as error:
-            raise RegistryError(f"schema registry {self._url}: {what}: the answer is not JSON") from error
+        if answer is None:
+            raise RegistryError(f"schema registry {self._url}: {what}: the answer is not JSON")
+        return answer
