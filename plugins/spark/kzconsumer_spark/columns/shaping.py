@@ -97,7 +97,7 @@ class Shaping:
         return not self._columns.change_nothing
 
     def has_rows(self, shaped: DataFrame) -> bool:
-        """Whether any record is left; the frame is in the cache from then on."""
+        """As `RowShaping`; the frame is in the cache from then on if any row can be left out."""
         if not self.leaves_out_rows:
             return True
         if self._cached is None:

@@ -20,11 +20,11 @@ from kzconsumer_spark.worker_protocol.messages import BatchRange
 class FunctionRange(msgspec.Struct, frozen=True, kw_only=True):
     """Consecutive records of one partition in the DataFrame: all of the log with `first <= offset < until`.
 
-    `records` counts them (offsets may have gaps). `incarnation` differs after the topic was recreated, `epoch` counts
-    the partition's offset resets. `token` is the unique name of the range in all groups: at most 400 printable ASCII
-    characters. `txn_app_id` is the same for all ranges of the partition, incarnation
-    and epoch, and `txn_version`, the range's end, grows from each of them to the next: made for Delta's `txnAppId` and
-    `txnVersion`.
+    `records` is the number of offsets that are read; the log may have records at fewer of them, or at none.
+    `incarnation` differs after the topic was recreated, `epoch` counts the partition's offset resets. `token` is the
+    unique name of the range in all groups: at most 400 printable ASCII characters. `txn_app_id` is the same for all
+    ranges of the partition, incarnation and epoch, and `txn_version`, the range's end, grows from each of them to the
+    next: made for Delta's `txnAppId` and `txnVersion`.
     """
 
     topic: str
@@ -70,7 +70,7 @@ class FunctionBatch:
 
     @property
     def records(self) -> int:
-        """Number of records consumed; the DataFrame may have fewer, by the settings of columns."""
+        """The sum of those of the ranges: the DataFrame has no more records of the log, and may have none."""
         return sum(part.records for part in self.ranges)
 
     def once(self, step: str, run: Callable[[], object]) -> bool:

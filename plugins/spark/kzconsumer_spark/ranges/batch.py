@@ -78,7 +78,8 @@ class RowShaping(Protocol):
     def shape(self, frame: DataFrame, ranges: Sequence[BatchRange]) -> Shaped: ...
 
     def has_rows(self, shaped: DataFrame) -> bool:
-        """Whether any record is left. The records of the batch are read once, by this or by what follows."""
+        """False if no row is left; always True if none can be left out. The batch is read once, by this or by what
+        follows."""
         ...
 
 

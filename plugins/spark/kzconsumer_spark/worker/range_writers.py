@@ -221,13 +221,14 @@ class StepRecorder:
         self._answers.put(answer)
 
 
-# The destination `function` in the worker: calls the user's function as foreachBatch does, never without rows.
+# The destination `function` in the worker: calls the user's function as foreachBatch does.
 
 
 class FunctionDestination:
     """Calls `function(df, batch_id)` or `function(df, batch_id, batch)`. Once it returns, the batch is durable.
 
-    `df` is the query's own frame, shaped as the settings of columns require.
+    `df` is the query's own frame, shaped as the settings of columns require. If these leave no row, the function is not
+    called; without them it is, as it would cost a second read to know that the log has no records there.
     """
 
     def __init__(
