@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -111,6 +112,47 @@ async def test_a_start_is_waited_for_while_others_take_the_processor(
     assert len([each for each in logs if each["event"] == "spark is still starting, waiting on"]) == lines
     assert len([each for each in logs if each["event"] == "spark start failed"]) == (1 if lines else 3)
     assert now() - began >= 0.6 + 0.3 * (0 if lines else 2)
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_no_worker_outlives_a_start_that_was_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    """In any turn of the loop after Spark is ready."""
+    began, running = anyio.CancelScope(), list[str]()
+
+    class Opened(WorkerProcess):
+        def __init__(self) -> None:
+            running.append("worker")
+            self.ready = Ready(application="a")
+
+        @property
+        def pid(self) -> int:
+            return 0
+
+        async def heartbeat(self, safe_until: float) -> None: ...
+
+        async def close(self) -> None:
+            running.clear()
+
+    def cancel_after(turns: int) -> None:
+        if turns:
+            asyncio.get_running_loop().call_soon(cancel_after, turns - 1)
+        else:
+            began.cancel()
+
+    async def opened(*_: object) -> WorkerProcess:
+        cancel_after(turns)
+        return Opened()
+
+    monkeypatch.setattr(WorkerProcess, "open", opened)
+    options = read_options({"destination": "parquet", "path": "/d"})
+    async with Workers(options, {}, tmp_path, start_of, lambda: 0.0) as workers:
+        with began:
+            await workers.take(1)
+            await anyio.sleep_forever()
+    assert began.cancelled_caught
+    assert running == []
 
 
 async def test_a_destination_that_went_back_is_not_tried_again(tmp_path: Path) -> None:

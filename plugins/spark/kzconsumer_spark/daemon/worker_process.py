@@ -327,16 +327,16 @@ class Workers:
 
     async def _opened(self, start: StartWorker) -> WorkerProcess | None:
         """None if it does not start in time. Raises as `WorkerProcess.open`."""
-        worker = None
         try:
             async with anyio.create_task_group() as opening:
                 opening.start_soon(self._limit, opening.cancel_scope)
-                worker = await WorkerProcess.open(start, self._environment, self._tasks)
+                # `close` must end it even if the caller is cancelled before this task group has ended.
+                self.worker = await WorkerProcess.open(start, self._environment, self._tasks)
                 opening.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             error = sole_cause(group)
             raise error from error.__cause__
-        return worker
+        return self.worker
 
     async def _limit(self, opening: anyio.CancelScope) -> None:
         """Cancel a start after `start_timeout`. It may take as long as all attempts while other processes take the
