@@ -137,6 +137,7 @@ class StreamCursor:
         self._message: HandedOut | None = None  # what was in hand when the rest of its lot was given back
         self._claims = weakref.WeakSet[Progress]()  # those of which something was handed out
         self._batch: HandedOut | None = None  # in hand: the range of a batch
+        self._last_of_batch = 0  # the offset of its last record
 
     def __repr__(self) -> str:
         return f"at {self._passed} of {self.chunk} {self.queue}"
@@ -192,6 +193,7 @@ class StreamCursor:
         batch = chunk.records.slice(self._row).columns()
         self._take(batch.num_rows)
         self._batch = HandedOut(chunk.progress, self._passed, chunk.until, batch.num_rows)
+        self._last_of_batch = batch.column("offset")[-1].as_py()
         chunk.progress.hand_over(chunk.until)
         self._batches.add(batch, self._batch)
         return batch
@@ -255,8 +257,9 @@ class StreamCursor:
 
     def ack_below(self, offset: int) -> None:
         """Mark the part of the batch in hand below `offset` as processed; the rest stays in hand."""
-        if self._batch is not None:
-            self._mark(min(offset, self._batch.until))
+        if (batch := self._batch) is not None:
+            whole = offset > self._last_of_batch
+            self.ack_one(batch if whole else batch._replace(until=offset, records=0))
 
     def checkpoint(self) -> None:
         """Report the application's progress to the partition's progress; the message in hand is not processed."""

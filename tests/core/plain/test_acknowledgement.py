@@ -137,6 +137,17 @@ async def test_a_batch_is_delivered_whole_if_there_is_room_for_one_record() -> N
     assert rows((await take(stream.batches(), 1))[0]) == list(range(16, 24))
 
 
+async def test_what_is_behind_the_last_record_of_a_batch_needs_no_acknowledgement() -> None:
+    claim = progress()
+    stream = explicit(chunk(claim, 0, 10, offsets=[2, 5]), chunk(claim, 10, 12), most=1)
+    await take(stream.batches(), 1)
+    stream.ack_below(5)
+    assert committed(claim, stream) == 5
+    stream.ack_below(6)
+    assert committed(claim, stream) == 10
+    assert rows((await take(stream.batches(), 1))[0]) == [10, 11]
+
+
 async def test_lost_records_free_their_room() -> None:
     going, staying = progress(0), progress(1)
     stream = explicit(chunk(going, 0, 20), chunk(staying, 0, 5), most=10)

@@ -14,8 +14,8 @@ from tests.support.chunks import chunk, progress, put
 from tests.support.schedules import schedules
 from tests.support.streams import rows, stream_of, take
 
-WHAT = (*("fetch", "message", "ack") * 3, "batch", "batch", "pause", "resume", "revoke", "release")
-CHUNKS = st.sampled_from([(1, range(1)), (3, range(3)), (7, (2, 5)), (4, ()), (55, range(55))])
+WHAT = (*("fetch", "message", "ack") * 3, *("batch", "ack below") * 2, "pause", "resume", "revoke", "release")
+CHUNKS = st.sampled_from([(1, range(1)), (3, range(2)), (7, (2, 5)), (4, ()), (55, range(55))])
 """The offsets of each, and those that have records; the last one has more than a lot of messages."""
 STEPS = schedules(st.tuples(st.sampled_from(WHAT), st.integers(0, 1), CHUNKS, st.integers(0, 99)), 30)
 
@@ -49,6 +49,16 @@ class Model:
         self.stream = stream_of(explicit=explicit)
         self.claims = [Claim(number, 0) for number in range(2)]
         self.taken: list[tuple[Any, Claim, list[int]]] = []
+        self.batch: tuple[Claim, list[int]] | None = None
+        """The one in hand."""
+
+    def check(self) -> None:
+        for claim in self.claims:
+            claim.check()
+        cursor = self.stream.cursor
+        if (counted := cursor._unacknowledged) is not None:
+            held = (each for _, of, each in self.taken if not (of.lost or of.unfinished.isdisjoint(each)))
+            assert counted.total - len(cursor._lot) == sum(map(len, held))
 
     async def play(self, what: str, number: int, fetched: tuple[int, tuple[int, ...]], which: int) -> None:
         claim, cursor = self.claims[number], self.stream.cursor
@@ -65,6 +75,11 @@ class Model:
                 taken, of, offsets = self.taken[which % len(self.taken) if self.explicit else -1]
                 assert self.stream.ack(taken) is not of.lost
                 of.unfinished -= set(offsets)
+            case "ack below" if self.batch is not None:
+                of, offsets = self.batch
+                below = offsets[-1] + 1 if which % 2 else offsets[which % len(offsets)]
+                self.stream.ack_below(below)
+                of.unfinished -= {each for each in offsets if each < below}
             case "pause" if claim.progress.open and not claim.progress.paused:
                 claim.progress.paused = True
                 cursor.pause(claim.progress)
@@ -95,6 +110,7 @@ class Model:
             claim.handed_out += offsets
             claim.unfinished.update(offsets)
             self.taken.append((taken, claim, offsets))
+            self.batch = (claim, offsets) if what == "batch" else None
         else:
             waiting = asyncio.ensure_future(anext(aiter(self.stream)))
             for _ in range(20):
@@ -103,6 +119,7 @@ class Model:
             waiting.cancel()
             await asyncio.wait([waiting])
             self.finish_the_last()
+            self.batch = None
 
     def finish_the_last(self) -> None:
         """A request for the next message means that the last one is processed, unless acknowledgement is explicit."""
@@ -120,5 +137,4 @@ async def test_nothing_is_left_out_or_handed_out_twice_and_processed_is_what_is_
     for what, number, fetched, which in steps:
         await model.play(what, number, fetched, which)
         model.stream.cursor.checkpoint()
-        for claim in model.claims:
-            claim.check()
+        model.check()
