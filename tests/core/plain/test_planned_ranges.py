@@ -258,13 +258,16 @@ async def test_two_concurrent_lookups_of_a_truncated_log(monkeypatch: pytest.Mon
 
 async def test_a_claim_that_was_closed_meanwhile_does_not_replace_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetcher_manager, "END_PATIENCE", -1.0)
-    whole, short, later = planned(0, 5, 9), planned(1, 90, 120), planned(0, 9, 10)
-    later.progress.give_up_replay(9)
+    whole, short, later, earlier = planned(0, 5, 9), planned(1, 90, 120), planned(0, 9, 10), planned(0, 9, 10)
+    for each in (later, earlier):
+        each.progress.give_up_replay(9)
+    earlier.progress.close()
 
     class Meanwhile(GivingUp):
         async def end_early(self, state: FetchState, plan: Plan, begin: int, end: int, log_end: int) -> bool:
             whole.progress.close()
             manager.start([later])
+            manager.start([earlier])
             return await super().end_early(state, plan, begin, end, log_end)
 
     manager = FetcherManager(
@@ -274,7 +277,7 @@ async def test_a_claim_that_was_closed_meanwhile_does_not_replace_a_later_one(mo
     manager.start([whole, short])
     async with asyncio.timeout(5):
         await manager.check_replays()
-    assert [manager.seeks_leader(state) for state in (whole, short, later)] == [False, True, True]
+    assert [manager.seeks_leader(state) for state in (whole, short, later, earlier)] == [False, True, True, False]
 
 
 class Away(GivingUp):

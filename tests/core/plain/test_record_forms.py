@@ -63,7 +63,7 @@ def test_bytes_are_those_of_the_columns(headers: tuple[tuple[bytes, bytes | None
 
 
 @pytest.mark.parametrize("form", [decoded, in_arrow])
-@pytest.mark.parametrize("offset", [0, 40, 41, 47, 48, 49, 50, 100])
+@pytest.mark.parametrize("offset", [-1, 0, 40, 41, 47, 48, 49, 50, 100])
 def test_records_below_an_offset(form: Callable[[], Records], offset: int) -> None:
     part = form().below(offset)
     assert form().rows_below(offset) == len(part)

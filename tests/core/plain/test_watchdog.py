@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -35,7 +36,9 @@ def test_the_watchdog_is_fed_at_least_twice_per_interval(watchdog: float) -> Non
     with clock_of(world):
         manager = Listening(watchdog)
         process = world.process("daemon")
+        faulthandler.disable()
         report = process.create_task(ServiceReport(manager, Health(Lease(), 6.0, 60.0)).run())
+        assert faulthandler.is_enabled(), "its signal shows where each thread was"
         world.pass_time(5 * watchdog)
         report.cancel()
         world.pass_time(1.0)

@@ -6,8 +6,10 @@ And which errors they report as an outage.
 from __future__ import annotations
 
 import pickle
+import time
 from itertools import pairwise
 from pathlib import Path
+from threading import Timer
 from types import SimpleNamespace
 from typing import cast
 
@@ -190,6 +192,19 @@ def test_a_task_has_the_leader_epoch_and_the_rejected_records_of_its_range(tmp_p
     assert [each.accounts for each in tasks if isinstance(each, RangePart)] == [tmp_path / "0.accounts"] * 3
     elsewhere = RangeStreamReader(tmp_path, accounts_in_rows=True).partitions({"batch": -1}, {"batch": 0})
     assert [each.accounts for each in elsewhere if isinstance(each, RangePart)] == [None] * 3
+
+
+def test_a_query_waits_for_a_batch_and_not_for_long(tmp_path: Path) -> None:
+    """It asks at once again, and may be about to be stopped."""
+    reader, settings = RangeStreamReader(tmp_path), of_brokers()
+    batch = PublishedBatch(parts=(), tasks=1, epochs=(), left_out=(), brokers=(), kafka=Kafka.of(settings))
+    began = time.monotonic()
+    assert reader.latestOffset() == {"batch": -1}
+    assert 0.4 < time.monotonic() - began < 5
+    later = Timer(0.05, PublishedBatches(tmp_path).publish, (0, batch))
+    later.start()
+    assert reader.latestOffset() == {"batch": 0}
+    later.join()
 
 
 def test_tasks_share_the_rate_limit_that_the_member_has_at_the_attempt(tmp_path: Path) -> None:
