@@ -36,17 +36,21 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 # An escape, and as `beyond` one that stands for a character beyond ASCII.
 _ESCAPE = re.compile(r"\\(?:(?P<beyond>[uUN]|x[89a-fA-F]|[23][0-7][0-7])|.)", re.DOTALL)
 
-# What Java and Python read differently, or only one of them knows.
-_NOT_PORTABLE = {
-    "&&": "an intersection of character classes",
-    r"\p": r"\p{...}",
-    r"\P": r"\P{...}",
-    r"\Q": r"\Q...\E",
-    r"\R": r"\R",
-    r"\h": r"\h",
-    r"\G": r"\G",
-    r"\z": r"\z",
-    r"\Z": r"\Z",
+# What Java and Python read alike, part by part. `tests/core/original/test_java_patterns.py` compares the two.
+_ALIKE = re.compile(
+    r"""(?: [^\\\[({]
+          | \\(?: [^a-zA-Z0-9] | [abfnrtvAdDsSwWB] | x[0-9a-fA-F]{2} | [1-9](?![0-9]) )
+          | \[\^?+(?: [^]\\\[&|~-] | ([&|~-])(?!\1) | \\(?: [^a-zA-Z0-9] | [afnrtvdDsSwW] | x[0-9a-fA-F]{2} ) )+\]
+          | \{[0-9]{1,9}\}
+          | \((?! [?] ) | \(\?(?: [:=!>] | [imsu]*(?:-[ims]+)?[:)] )
+        )*""",
+    re.VERBOSE | re.DOTALL,
+)
+
+# What the first other part most likely is.
+_NOT_ALIKE = {
+    "[": "a set with `[`, an initial `]`, an escaped number or letter, `&&`, `--`, `||` or `~~` in it",
+    "{": 'a `{` other than of `{n}` or `\\{` (a comma means "or", also in `{1,3}`)',
     "(?P": "a group named as in Python",
     "(?<": "a look-behind or a group named as in Java",
     "(?(": "a conditional group",
@@ -73,7 +77,7 @@ class TopicFilter:
             raise ValueError(f"{_shown(text)} is not a regular expression of ASCII characters alone")
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", FutureWarning)  # of what may mean something else one day
+                warnings.simplefilter("ignore", FutureWarning)  # of sets that `portable` refuses
                 self._matches = matcher(self.regex)
         except (re.error, ValueError, OverflowError, RecursionError) as error:
             raise ValueError(f"{_shown(text)} is not a regular expression: {error}") from error
@@ -88,9 +92,12 @@ class TopicFilter:
 
     def portable(self) -> None:
         """Raises ValueError for an expression that Java reads differently, which must not be registered."""
-        for sign, meaning in _NOT_PORTABLE.items():
-            if sign in self.regex:
-                raise ValueError(f"{self.regex!r} has {meaning}, which Java and Python read differently")
+        alike = _ALIKE.match(self.regex)
+        rest = self.regex[alike.end() if alike is not None else 0 :]
+        if rest:
+            named = (each for sign, each in _NOT_ALIKE.items() if rest.startswith(sign))
+            meaning = next(named, f"`{rest[: 3 if rest[0] == '(' else 2]}`")
+            raise ValueError(f"{_shown(self.regex)} has {meaning}, which Java and Python read differently")
 
 
 class Include(TopicFilter):

@@ -45,11 +45,46 @@ def test_a_text_that_is_no_expression() -> None:
         Include("orders(")
 
 
-@pytest.mark.parametrize("text", ["[a-z&&[^b]]", "(?P<n>a)", "(?<=a)b", "(a)?(?(1)b|c)", r"orders\Z"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "[a-z&&[^b]]",
+            "(?P<n>a)",
+            "(?<=a)b",
+            "(a)?(?(1)b|c)",
+            r"orders\Z",
+            "[[a-c]x]",
+            "[a[b]",
+            "[]a]",
+            "[^]a]",
+            "[+--]",
+        ),
+        *(
+            r"[\b]",
+            r"[\1]",
+            r"\0",
+            "(?a)foo",
+            "(?ai)b",
+            "(?a:b)",
+            "(?#orders)a",
+            "(?x)[a#]",
+            "a{b}",
+            "a{ }",
+            "a{1,}",
+            "a{2147483648}",
+        ),
+    ],
+)
 def test_an_expression_that_java_reads_differently_is_not_registered(text: str) -> None:
     topics = Include(text)
     with pytest.raises(ValueError, match="which Java and Python read differently"):
         topics.portable()
+
+
+def test_a_number_of_repetitions_with_a_comma_is_refused_with_what_the_comma_means() -> None:
+    with pytest.raises(ValueError, match=r'has a `\{` other .* \(a comma means "or", also in `\{1,3\}`\)'):
+        Include("orders-[0-9]{1,3}").portable()
 
 
 @pytest.mark.parametrize("text", [r"\p{Lu}.*", r"\Qa.b\E", "(?<n>a)"])
@@ -58,7 +93,9 @@ def test_an_expression_of_java_alone_is_refused(text: str) -> None:
         Include(text)
 
 
-@pytest.mark.parametrize("text", ["orders.*", "a|b", r"my\.topic-\d+", "(?:a|b)c?", "[^x]+", "a{1,3}b*"])
+@pytest.mark.parametrize(
+    "text", ["orders.*", "a|b", r"my\.topic-\d+", "(?:a|b)c?", "[^x]+", "a{3}b*", r"a\{b[{]", "[-a.]", r"(?i:[^\d_-])"]
+)
 def test_expressions_that_both_read_alike_are_accepted(text: str) -> None:
     Include(text).portable()
 
