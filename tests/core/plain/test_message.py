@@ -6,6 +6,8 @@ import copy
 import gc
 import pickle
 import tracemalloc
+import types
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -126,3 +128,20 @@ def test_the_garbage_collector_sees_what_compiled_objects_hold() -> None:
     assert gc.get_referents(origin) == [type(origin), claim]
     assert gc.get_referents(iterator) == [MessageIterator, lot, allow_more, type(waiting), waiting]
     assert gc.get_referents(waiting) == [type(waiting), lot, allow_more]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_wait_can_be_closed_before_and_after_its_end(begun: bool) -> None:
+    @types.coroutine
+    def allow_more() -> Generator[str, None, None]:
+        try:
+            yield "waiting"
+        finally:
+            ended.append(True)
+
+    ended: list[bool] = []
+    waiting: Any = MessageIterator(Lot(), allow_more).__anext__()
+    if begun:
+        assert waiting.send(None) == "waiting"
+    assert [waiting.close() for _ in range(3)] == [None] * 3
+    assert ended == [True] * begun

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -300,6 +301,14 @@ def test_folding_interrupted_at_any_call_loses_nothing_and_is_finished_later(
     target.sweep()
     assert sum(each.ranges for each in files(target, "parquet", True).ranges) == there
     assert len(entries(target)) < 10
+
+
+def test_an_entry_that_cannot_be_read_is_named_by_a_fold(target: Target) -> None:
+    publish(target, *range(RANGES))
+    entries(target)[0].write_bytes(b"{")
+    with pytest.raises(NotOurs, match=re.escape(entries(target)[0].name)):
+        target.fold()
+    assert not [*target.attempts.iterdir()], "nothing is left of it"
 
 
 def test_the_fan_out_matches_the_docs() -> None:

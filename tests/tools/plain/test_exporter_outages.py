@@ -15,7 +15,9 @@ from unittest import mock
 
 import pytest
 
+from kzconsumer.brokers.leaders import why_unknown
 from kzconsumer.brokers.protocol.groups import GroupState
+from kzconsumer.brokers.protocol.log_reads import ListedOffset
 from kzconsumer.errors import BrokersUnreachableError
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.paths import GroupPaths
@@ -25,6 +27,8 @@ from kzconsumer_tools.exporter import exporter as module
 from kzconsumer_tools.exporter.exporter import DELAY, VALID, Exporter, ExporterReading
 from kzconsumer_tools.exporter.exporter_server import families
 from kzconsumer_tools.exporter.kafka_groups import KafkaGroup, KafkaGroups
+from kzconsumer_tools.groups.cluster_access import answered, log_ranges
+from kzconsumer_tools.groups.group_lag import LogRange
 from tests.support.extent import extent
 from tests.support.simulated import kafka_frames as frames
 from tests.support.simulated.broker import SimulatedBroker
@@ -67,7 +71,9 @@ class Followed:
 
     def start(self) -> None:
         self.task = self.process.create_task(self.exporter.run())
+        assert not self.exporter.settled
         assert self.world.pass_time(INTERVAL, lambda: self.exporter.present)
+        assert self.exporter.settled
         self.world.after(1.0, self._look)
 
     def _look(self) -> None:
@@ -160,6 +166,16 @@ def test_brokers_that_hang(hanging: list[int]) -> None:
         assert lags(cluster.reading()) == {END - STORED: 12}
         assert cluster.samples("exporter_complete") == {(): 1.0}
         assert cluster.always_up
+
+
+def test_an_end_that_is_unknown_makes_its_log_unknown() -> None:
+    """Both answers of each partition; one whose beginning is unknown is not asked for its end."""
+    partitions = [TopicPartition("t", number) for number in range(3)]
+    away = BrokersUnreachableError("away")
+    starts = dict(zip(partitions, (ListedOffset(0, 1, -1), ListedOffset(0, 2, -1), away), strict=True))
+    assert answered(starts) == partitions[:2]
+    found = log_ranges(starts, {partitions[0]: ListedOffset(0, 9, -1), partitions[1]: away})
+    assert found == {partitions[0]: LogRange(1, 9), partitions[1]: why_unknown(away), partitions[2]: why_unknown(away)}
 
 
 def test_a_broker_that_is_away() -> None:
