@@ -18,7 +18,7 @@ import pytest
 from kzconsumer.brokers.leaders import why_unknown
 from kzconsumer.brokers.protocol.groups import GroupState
 from kzconsumer.brokers.protocol.log_reads import ListedOffset
-from kzconsumer.errors import BrokersUnreachableError
+from kzconsumer.errors import BrokersUnreachableError, KzConsumerError
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.settings import Settings
@@ -172,7 +172,8 @@ def test_an_end_that_is_unknown_makes_its_log_unknown() -> None:
     """Both answers of each partition; one whose beginning is unknown is not asked for its end."""
     partitions = [TopicPartition("t", number) for number in range(3)]
     away = BrokersUnreachableError("away")
-    starts = dict(zip(partitions, (ListedOffset(0, 1, -1), ListedOffset(0, 2, -1), away), strict=True))
+    some: list[ListedOffset | KzConsumerError] = [ListedOffset(0, 1, -1), ListedOffset(0, 2, -1), away]
+    starts = dict(zip(partitions, some, strict=True))
     assert answered(starts) == partitions[:2]
     found = log_ranges(starts, {partitions[0]: ListedOffset(0, 9, -1), partitions[1]: away})
     assert found == {partitions[0]: LogRange(1, 9), partitions[1]: why_unknown(away), partitions[2]: why_unknown(away)}
