@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import socket
 import threading
 import time
 from multiprocessing.connection import Connection
@@ -90,6 +91,14 @@ def put(to: ToJdbc, part: BatchRange, *follows: BatchRange) -> int:
         done = table.publish(connection, {part: 3}, {}, stage, ["n", "writer"], lambda: None, before)
         table.stages.drop(connection, stage)
     return done
+
+
+def test_a_connection_gives_up_a_host_that_has_vanished(to: ToJdbc) -> None:
+    """Whether or not it has sent something that is not acknowledged."""
+    with JdbcTable(to).connect() as connection, socket.socket(fileno=os.dup(connection.fileno())) as tcp:
+        assert tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
+        assert tcp.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 10
 
 
 def test_rows_that_are_skipped_for_their_unique_key_are_logged(to: ToJdbc, database: Postgres) -> None:

@@ -44,6 +44,7 @@ def connect(to: ToJdbc) -> Connection:
             keepalives_idle=10,
             keepalives_interval=5,
             keepalives_count=3,
+            tcp_user_timeout=30_000,  # keepalives do not count while what was sent is not acknowledged
         )
         connection.execute(_SETTINGS)
     return connection

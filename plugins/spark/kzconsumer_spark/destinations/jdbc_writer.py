@@ -137,15 +137,29 @@ class JdbcDestination:
         return self._held
 
     def _write_stage(self, frame: DataFrame, stage: str) -> None:
-        password = read_password(self._to)
         frame = frame.withColumn(STAGED_ROW, sql.monotonically_increasing_id())
-        writer = frame.write.format("jdbc").mode("append").option("reWriteBatchedInserts", "true")
+        frame.write.format("jdbc").mode("append").options(**staging_options(self._to, stage)).save()
+
+
+def staging_options(to: ToJdbc, stage: str) -> dict[str, str]:
+    """Those of Spark's JDBC writer, which passes on what it does not know to PostgreSQL's driver."""
+    password = read_password(to)
+    return {
+        "reWriteBatchedInserts": "true",
         # The driver's error for a failed row would include the values of other rows.
-        writer = writer.option("logServerErrorDetail", "false")
-        writer = writer.options(**self._to.write_options).option("url", self._to.url).option("dbtable", stage)
+        "logServerErrorDetail": "false",
+        # Seconds until a host that has vanished is given up. Of a stage, which no other process locks, an answer comes
+        # with every few rows: only the answer to a commit may be late, while the server writes a checkpoint.
+        "socketTimeout": "300",
+        **to.write_options,
+        "url": to.url,
+        "dbtable": stage,
+        "driver": DRIVER,
         # PostgreSQL converts text to the type of the column: jsonb, uuid, enumerations.
-        writer = writer.option("driver", DRIVER).option("stringtype", "unspecified").option("user", self._to.user)
-        (writer if password is None else writer.option("password", password)).save()
+        "stringtype": "unspecified",
+        "user": to.user,
+        **({} if password is None else {"password": password}),
+    }
 
 
 def storable(frame: DataFrame) -> DataFrame:
