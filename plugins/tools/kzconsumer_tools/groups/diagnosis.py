@@ -41,7 +41,7 @@ class Verified(msgspec.Struct, frozen=True):
 
 def verified(nodes: GroupNodes) -> Verified:
     known, symptoms = facts(nodes), verify(nodes)
-    wanted = any(each.topic in _subscribed(known) for each in known.existing)
+    wanted = not _subscribed(known).isdisjoint(each.topic for each in known.existing)
     return Verified(nodes.group, not symptoms if symptoms or wanted else None, examined(nodes.group, symptoms).findings)
 
 
@@ -76,7 +76,7 @@ def verify(nodes: GroupNodes) -> list[Symptom]:
         for partition, owner in known.owners.items()
         if partition in known.existing
         and partition.topic in subscribed
-        and owner.thread not in _threads(known, partition.topic)
+        and not _is_thread(known, owner.thread, partition.topic)
         and not (owner.whole and partition.topic in known.streams.get(owner.thread, {}))
     ]
     return sorted([*_unreadable(known), *_without_owner(known, group), *strange])
@@ -135,8 +135,9 @@ def _unreadable(known: GroupFacts) -> Iterator[Symptom]:
 
 
 def _without_owner(known: GroupFacts, group: GroupPaths) -> Iterator[Symptom]:
+    subscribed = _subscribed(known)
     for partition in sorted(known.existing.difference(known.owners)):
-        if partition.topic in _subscribed(known):
+        if partition.topic in subscribed:
             yield Symptom("unowned_partition", group.owner(partition), "the partition has no owner")
 
 
@@ -288,10 +289,10 @@ def _subscribed(known: GroupFacts) -> set[str]:
     return {topic for topics in known.streams.values() for topic in topics}
 
 
-def _threads(known: GroupFacts, topic: str) -> set[str]:
-    return {
-        f"{consumer}-{number}" for consumer, streams in known.streams.items() for number in range(streams.get(topic, 0))
-    }
+def _is_thread(known: GroupFacts, thread: str, topic: str) -> bool:
+    consumer = thread.rpartition("-")[0]
+    streams = known.streams.get(consumer, {}).get(topic, 0)
+    return any(thread == f"{consumer}-{number}" for number in range(streams))
 
 
 # All nodes of a group without members may be removed, and in any group those that no session holds.
