@@ -107,6 +107,7 @@ def test_offsets_that_are_no_numbers_and_nodes_of_no_partition() -> None:
     unreadable = burrow.status("c", "g", seen, whole=True)["partitions"][1]
     assert (unreadable["status"], unreadable["start"], unreadable["current_lag"]) == ("UNKNOWN", None, None)
     assert len(burrow.consumer(seen)["orders"]) == 2
+    assert len(burrow.topic_offsets({}, "orders", [0, MOST_PARTITIONS + 1])) == MOST_PARTITIONS
 
 
 def test_a_partition_is_not_stalled_before_its_first_commit() -> None:

@@ -74,8 +74,9 @@ def consumers_of(groups: Mapping[str, SeenGroup], topic: str) -> list[str]:
 
 
 def topic_offsets(ends: Mapping[TopicPartition, int], topic: str, partitions: Sequence[int]) -> list[int | None]:
-    """The ends of the logs; a partition's place is its number."""
-    return [ends.get(TopicPartition(topic, number)) for number in range(max(partitions, default=-1) + 1)]
+    """The ends of the logs; a partition's place is its number. The same numbers are left out as in `consumer`."""
+    number = min(max(partitions, default=-1) + 1, MOST_PARTITIONS)
+    return [ends.get(TopicPartition(topic, each)) for each in range(number)]
 
 
 def _with_offset(group: SeenGroup) -> list[SeenPartition]:
