@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from kzconsumer.brokers.protocol.error_codes import UNKNOWN_SERVER_ERROR
+from kzconsumer.errors import OffsetLostError
 from kzconsumer.fetcher.fetch_set import FetchSet
 from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.model import TopicPartition
@@ -365,3 +366,34 @@ def test_brokers_that_all_hang_are_waited_for() -> None:
             group.broker_faults.silence(broker.number, 30.0)
         group.world.pass_time(30)
         group.come_to_rest(30, 1)
+
+
+@pytest.mark.parametrize(
+    ("case", "why"),
+    [
+        ("no offset", "has no stored offset"),
+        ("retention", "is not in the log any more, or not yet, at offset 40"),
+        ("cut off", "is not in the log any more, or not yet, at offset 40"),
+    ],
+)
+def test_with_reset_fail_a_member_stops_at_an_offset_that_is_lost(case: str, why: str) -> None:
+    """It names the partition and the setting, and leaves the offset as it is."""
+    with simulated_group(1, reset="fail") as group:
+        group.logs.grow("t", 1)
+        group.logs.stop()
+        group.logs.burst(50)
+        (partition,) = group.logs.partitions
+        if case != "no offset":
+            group.ensemble.make(group.paths.offset(partition).rpartition("/")[0], b"")
+            group.ensemble.make(group.paths.offset(partition), b"40")
+        if case == "retention":
+            group.broker_faults.retain(partition, 45)
+        if case == "cut off":
+            group.broker_faults.elect_uncleanly(partition, 20, 0, 0.0)
+        member = group.join("a", {"t": 1}, 0.0, in_batches=False)
+        assert member.task is not None
+        assert group.world.pass_time(30, member.task.done)
+        error = member.task.exception()
+        assert isinstance(error, OffsetLostError)
+        assert str(error) == f't-0 {why}, and reset = "fail"'
+        assert group.ensemble.tree.data(group.paths.offset(partition)) == (None if case == "no offset" else b"40")
