@@ -33,6 +33,7 @@ class Group:
         self.fault: Exception | None = None
         self.hangs = False
         self.joined = True
+        self.readings = 0
 
     @property
     def member(self) -> Member | None:
@@ -41,6 +42,7 @@ class Group:
         return cast(Member, SimpleNamespace(group=group, overview=self))
 
     async def read(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, OverviewPartition]:
+        self.readings += 1
         if self.hangs:
             await anyio.sleep_forever()
         if self.fault is not None:
@@ -171,5 +173,15 @@ def test_why_a_reading_failed_stands_beside_the_last_one_until_the_next() -> Non
         assert status.at is not None
         assert status.at > (good.at or 0)
         assert await watch.present() is status, "it is not read again within the interval"
+
+    play(script)
+
+
+def test_a_group_is_read_once_an_interval_however_often_it_is_asked_for() -> None:
+    async def script(group: Group, watch: GroupWatch) -> None:
+        for _ in range(round(10 * INTERVAL / 0.1)):
+            watch.ask()
+            await anyio.sleep(0.1)
+        assert group.readings in (10, 11)
 
     play(script)
