@@ -1,4 +1,4 @@
-"""Changes of single nodes, and files of nodes that undo them; paths that only the tools use.
+"""Changes of single nodes, and files of nodes that undo them; how far changes are; paths that only the tools use.
 
 A file has a JSON object on each line: `path`, and the content as `data` or, if it is not text, as `base64`; `data` null
 stands for no node. A stored offset may have `topic` and `leader_epoch` as well (`stored_offsets.OffsetOrigin`).
@@ -9,11 +9,15 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple, Self
 
 import msgspec
 
+from kzconsumer.display import plural
+from kzconsumer.errors import GroupInUseError, KzConsumerError, MultiFailedError, NotDoneError, leaves
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.group_records import decode_topic_record, last_incarnation
 from kzconsumer.registry.paths import is_number, topic, topic_of
@@ -40,6 +44,68 @@ class NodeChange(msgspec.Struct, frozen=True):
         if self.after is None:
             return Delete(self.path, self.seen.stat.version)
         return SetData(self.path, self.after, self.seen.stat.version)
+
+
+class Progress:
+    """How far the changes of a command are. An error that leaves the block says it too, once they have begun.
+
+    The block has to be around the cluster's session: only at the end of that a limit of time becomes an error.
+    """
+
+    def __init__(self, what: str, done: str = "changed") -> None:
+        """`what` is `done`, such as nodes that are removed."""
+        self._what = what
+        self._done = done
+        self._undo: Path | None = None
+        self._all = self._sent = self._made = 0
+        self.finished: list[str] = []
+        """What is done as a whole."""
+
+    def begin(self, number: int, undo: Path | None = None) -> None:
+        """From now on `number` of them are changed. `undo` is the undo file."""
+        self._all, self._undo = number, undo
+
+    @contextmanager
+    def request(self, number: int) -> Iterator[None]:
+        """A request that changes `number` of them: all, or none if it is refused."""
+        self._sent += number
+        try:
+            yield
+        except (MultiFailedError, GroupInUseError, NotDoneError):
+            self._sent -= number
+            raise
+        self._made += number
+
+    def refused(self, number: int) -> None:
+        """Of a request that was executed, so many were not changed."""
+        self._sent -= number
+        self._made -= number
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        found = list(leaves(error)) if error is not None else []
+        if not self._all or not found or not all(isinstance(each, KzConsumerError) for each in found):
+            return
+        # What reads the cluster, before and after changes, says that it has changed nothing.
+        reasons = [str(each).removesuffix(f"; {_NOTHING}") for each in found]
+        raise NotDoneError("; ".join([*reasons, *self._known()])) from error
+
+    def _known(self) -> Iterator[str]:
+        if not self._sent:
+            yield _NOTHING
+            return
+        be, unknown = ("was" if self._made == 1 else "were"), self._sent - self._made
+        parts = [f"{self._made} of {plural(self._all, self._what)} {be} {self._done}"] if self._made else []
+        parts += [f"{plural(unknown, self._what)} may have been {self._done}"] if unknown else []
+        whole = f" (all of {', '.join(self.finished)})" if self.finished and self._made < self._all else ""
+        yield ", ".join(parts) + whole
+        if self._undo is not None:
+            yield f"the undo file is {self._undo}"
+
+
+_NOTHING: Final = "nothing was changed"
 
 
 class SavedNode(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,7 +13,8 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.start_rules import Storage, WithBrokers
 from kzconsumer.registry.paths import GroupPaths, topic
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer_tools.offsets.move import MoveRequest, apply_move, prepare_move
+from kzconsumer_tools.node_changes import Progress
+from kzconsumer_tools.offsets.move import Move, MoveRequest, apply_move, prepare_move
 from kzconsumer_tools.offsets.move_rules import Side
 from kzconsumer_tools.offsets.prepare import read_view
 from kzconsumer_tools.tables.offset_tables import compared_table, move_table
@@ -21,6 +23,7 @@ from tests.support.simulated.clients import Clients
 
 GROUP = GroupPaths("orders")
 PLACES = [TopicPartition("orders", number) for number in range(3)]
+UNDO = Path("before.jsonl")
 OFFSETS = dict(zip(PLACES, (4, 5, 6), strict=True))
 
 
@@ -38,6 +41,13 @@ def play(script: Callable[[Cluster], Awaitable[None]]) -> None:
         await script(cluster)
 
     Clients().play(run)
+
+
+async def applied(cluster: Cluster, asked: MoveRequest, move: Move) -> None:
+    """As the command does it."""
+    async with Progress("partition") as progress:
+        progress.begin(sum(each.changes for each in move.shown.partitions), UNDO)
+        await apply_move(cluster, asked, move, progress)
 
 
 async def put(session: ZooKeeperSession, path: str, data: bytes) -> None:
@@ -59,7 +69,7 @@ def test_nothing_happens_meanwhile() -> None:
         assert table[3].split() == ["orders", "0", "4", "-", "4", "0-10"]
         assert table[-1].startswith("Nothing was changed. Add --execute")
         assert "3 of 3 partitions differ" in compared_table(move.shown)
-        await apply_move(cluster, asked(), move)
+        await applied(cluster, asked(), move)
         assert offsets(cluster) == OFFSETS
         after = (await prepare_move(cluster, asked())).shown
         assert after.same
@@ -79,8 +89,10 @@ def test_a_member_joins_meanwhile(kafka_group: str) -> None:
 
         cluster.meanwhile = join
         move = await prepare_move(cluster, asked(kafka_group=kafka_group))
-        with pytest.raises(NotDoneError, match=r"meanwhile.*orders_late|orders_late.*meanwhile"):
-            await apply_move(cluster, asked(kafka_group=kafka_group), move)
+        with pytest.raises(
+            NotDoneError, match=rf"meanwhile.*; 3 of 3 partitions were changed; the undo file is {UNDO}$"
+        ):
+            await applied(cluster, asked(kafka_group=kafka_group), move)
 
     play(script)
 
@@ -93,9 +105,9 @@ def test_a_member_commits_meanwhile_and_leaves() -> None:
         cluster.meanwhile = commit
         move = await prepare_move(cluster, asked())
         with pytest.raises(NotDoneError, match="others were stored meanwhile: try again"):
-            await apply_move(cluster, asked(), move)
+            await applied(cluster, asked(), move)
         cluster.meanwhile = None
-        await apply_move(cluster, asked(), await prepare_move(cluster, asked()))
+        await applied(cluster, asked(), await prepare_move(cluster, asked()))
         assert offsets(cluster) == {**OFFSETS, PLACES[1]: 9}
 
     play(script)
@@ -107,8 +119,8 @@ def test_the_brokers_offsets_change_after_the_look() -> None:
     async def script(cluster: Cluster) -> None:
         move = await prepare_move(cluster, asked())
         cluster.has["new"] = {PLACES[2]: WithBrokers(8, None)}
-        with pytest.raises(NotDoneError, match="changed meanwhile; nothing was changed"):
-            await apply_move(cluster, asked(), move)
+        with pytest.raises(NotDoneError, match=r"changed meanwhile; nothing was changed$"):
+            await applied(cluster, asked(), move)
         assert offsets(cluster) == {PLACES[2]: 8}
 
     play(script)
@@ -162,10 +174,12 @@ def test_back_to_zookeeper() -> None:
         cluster.has["new"][PLACES[1]] = WithBrokers(10, None)
         move = await prepare_move(cluster, asked("zookeeper"))
         cluster.reported["orders"] = ""
-        with pytest.raises(NotDoneError, match="the brokers report different topics orders; nothing was changed"):
-            await apply_move(cluster, asked("zookeeper"), move)
+        with pytest.raises(
+            NotDoneError, match=r"the brokers report different topics orders, try again; nothing was changed$"
+        ):
+            await applied(cluster, asked("zookeeper"), move)
         cluster.reported["orders"] = "the id"
-        await apply_move(cluster, asked("zookeeper"), move)
+        await applied(cluster, asked("zookeeper"), move)
         nodes = [await cluster.session.get(GROUP.offset(place)) for place in PLACES]
         assert [node.data for node in nodes] == [b"7", b"10", b"6"]
         recorded = await cluster.session.get(GROUP.topic("orders"))

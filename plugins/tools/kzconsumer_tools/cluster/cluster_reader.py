@@ -368,7 +368,7 @@ async def submit(session: ZooKeeperSession, requests: Sequence[Create]) -> None:
         await session.ensure(DELETE_TOPICS)  # and /admin with it
         await session.multi(requests)
     except MultiFailedError as error:
-        raise NotDoneError(f"there is such a request already; nothing was changed ({error})") from None
+        raise NotDoneError(f"there is such a request already ({error})") from None
 
 
 async def moving(session: ZooKeeperSession, asked: set[str]) -> set[str]:

@@ -45,6 +45,7 @@ from kzconsumer_tools.commands.output_and_options import (
 )
 from kzconsumer_tools.groups.advice import examined
 from kzconsumer_tools.groups.group_description import GroupDescription, describe, preview
+from kzconsumer_tools.node_changes import Progress
 from kzconsumer_tools.tables.group_tables import describe_table, list_table, table
 from kzconsumer_tools.tables.offset_tables import compared_table, move_table
 
@@ -232,7 +233,7 @@ async def _move(arguments: argparse.Namespace, at: ClusterOption, asked: MoveReq
     from kzconsumer_tools.groups.group_reader import require_group
     from kzconsumer_tools.offsets.move import apply_move, prepare_move
 
-    async with at.access() as access:
+    async with Progress("partition") as progress, at.access() as access:
         if asked.to == "kafka":
             await require_group(access.session, at.zookeeper.connect, asked.group)
         move = await prepare_move(access, asked)
@@ -240,12 +241,14 @@ async def _move(arguments: argparse.Namespace, at: ClusterOption, asked: MoveReq
             return move.shown
         if move.shown.blocked:
             raise NotDoneError(f"{'; '.join(move.shown.blocked)}; nothing was changed")
-        if not any(each.changes for each in move.shown.partitions):
+        changing = sum(each.changes for each in move.shown.partitions)
+        if not changing:
             return move.shown
         if not arguments.republish:
             refuse_republishing(asked.group, move.shown.partitions)
         written = write_undo(arguments.undo, asked.kafka_group, move.changes.undo_file())
-        await apply_move(access, asked, move)
+        progress.begin(changing, written)
+        await apply_move(access, asked, move, progress)
         return replace(move.shown, executed=True, undo=str(written))
 
 

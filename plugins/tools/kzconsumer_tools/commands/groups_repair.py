@@ -45,7 +45,7 @@ from kzconsumer_tools.groups.diagnosis import (
     verified,
 )
 from kzconsumer_tools.groups.group_nodes import members_present, require_no_members
-from kzconsumer_tools.node_changes import SavedNode, read_nodes
+from kzconsumer_tools.node_changes import Progress, SavedNode, read_nodes
 from kzconsumer_tools.tables.group_tables import repair_table, symptoms_table, verified_table
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ async def delete_nodes(arguments: argparse.Namespace, at: ClusterOption, group: 
     from kzconsumer_tools.groups.group_reader import apply_changes, require_group, single, tree_of
     from kzconsumer_tools.offsets.prepare import undo_of_removal
 
-    async with at.access() as access:
+    async with Progress("node", "removed") as progress, at.access() as access:
         await require_group(access.session, at.zookeeper.connect, group)
         nodes = await access.nodes(group)
         changes = deletion(await tree_of(access.session, GroupPaths(group).root), arguments.topic)
@@ -154,8 +154,9 @@ async def delete_nodes(arguments: argparse.Namespace, at: ClusterOption, group: 
         if arguments.execute:
             require_no_members(nodes)
             undo = write_undo(arguments.undo, group, undo_of_removal(nodes, changes))
+            progress.begin(len(changes), undo)
             topics = [arguments.topic] if arguments.topic else nodes.topics
-            await apply_changes(access.session, GroupPaths(group), single(changes), topics=topics)
+            await apply_changes(access.session, GroupPaths(group), single(changes), progress, topics=topics)
     return repair_result(group, changes, undo, executed=undo is not None, in_use=members_present(nodes))
 
 
@@ -168,7 +169,7 @@ async def clean_nodes(arguments: argparse.Namespace, at: ClusterOption, group: s
     from kzconsumer_tools.groups.group_reader import apply_changes, require_group, single
     from kzconsumer_tools.offsets.prepare import undo_of_removal
 
-    async with at.access() as access:
+    async with Progress("node", "removed") as progress, at.access() as access:
         await require_group(access.session, at.zookeeper.connect, group)
         nodes = await access.nodes(group)
         found = leftovers(nodes)
@@ -178,11 +179,14 @@ async def clean_nodes(arguments: argparse.Namespace, at: ClusterOption, group: s
         if arguments.execute and found:
             gone = {each.path for each in rest}
             undo = write_undo(arguments.undo, group, undo_of_removal(nodes, [*unheld, *rest], gone))
+            progress.begin(len(unheld) + len(rest), undo)
             # Allowed while members are live: these nodes prevent members from working.
-            await apply_changes(access.session, GroupPaths(group), single(unheld), with_members=True)
+            await apply_changes(access.session, GroupPaths(group), single(unheld), progress, with_members=True)
             topics = {topic_of(each.path) for each in rest if each.path != GroupPaths(group).run}
             live = bool(nodes.registrations)
-            await apply_changes(access.session, GroupPaths(group), single(rest), topics=topics, with_members=live)
+            await apply_changes(
+                access.session, GroupPaths(group), single(rest), progress, topics=topics, with_members=live
+            )
     reasons = {each.path: each.reason for each in found}
     return repair_result(group, [*unheld, *rest], undo, executed=undo is not None, reasons=reasons)
 
@@ -205,7 +209,7 @@ async def restore_nodes(
     from kzconsumer_tools.groups.group_reader import apply_changes, make_parents, single, tree_of
     from kzconsumer_tools.offsets.prepare import require_same_topics
 
-    async with at.access() as access:
+    async with Progress("node", "created") as progress, at.access() as access:
         nodes = await access.nodes(group)
         try:
             changes = restoration(saved, await tree_of(access.session, GroupPaths(group).root))
@@ -216,8 +220,9 @@ async def restore_nodes(
         executed = arguments.execute and bool(changes)
         if executed:
             require_no_members(nodes)
+            progress.begin(len(changes))
             await make_parents(access.session, changes)
-            await apply_changes(access.session, GroupPaths(group), single(changes))
+            await apply_changes(access.session, GroupPaths(group), single(changes), progress)
     return repair_result(group, changes, None, executed=executed, in_use=members_present(nodes))
 
 

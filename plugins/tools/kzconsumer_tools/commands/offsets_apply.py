@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from kzconsumer.display import plural, some
-from kzconsumer.errors import GroupInUseError, NotDoneError
+from kzconsumer.display import plural
+from kzconsumer.errors import NotDoneError
 from kzconsumer.offsets.start_rules import Storage
 from kzconsumer_tools.commands.cluster_option import ClusterOption
 from kzconsumer_tools.commands.output_and_options import write_undo
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
 from kzconsumer_tools.groups.group_nodes import members_present, require_no_members
 from kzconsumer_tools.groups.group_reader import require_group
+from kzconsumer_tools.node_changes import Progress
 from kzconsumer_tools.offsets.move_rules import MovedPartition
 from kzconsumer_tools.offsets.offset_changes import (
     ChangedGroup,
@@ -51,17 +52,21 @@ async def perform(
     Raises GroupInUseError if a group has members, NotDoneError if a replayable sink would write records twice without
     `republish`, or if the undo file cannot be written; nothing is changed then.
     """
-    async with at.access() as access:
+    async with Progress("partition") as progress, at.access() as access:
         prepared = await prepare(access)
         described = [[change.described() for change in each.changes] for each in prepared]
         written = None
-        if execute and any(change.changes for changes in described for change in changes):
+        changing = sum(change.changes for changes in described for change in changes)
+        if execute and changing:
             for each, changes in zip(prepared, described, strict=True):
                 require_no_members(each.nodes)
                 if not republish:
                     refuse_republishing(each.nodes.group, changes)
             written = write_undo(undo, prepared[0].nodes.group, b"".join(each.undo_file() for each in prepared))
-            await _apply(prepared, written, access)
+            progress.begin(changing, written)
+            for each in prepared:
+                await each.apply(access, progress)
+                progress.finished.append(f"group {each.nodes.group}")
     groups = [
         ChangedGroup(each.nodes.group, members_present(each.nodes), tuple(changes), each.left_out, _is_new(each))
         for each, changes in zip(prepared, described, strict=True)
@@ -72,20 +77,6 @@ async def perform(
 def _is_new(change: OffsetChanges | CoordinatorChanges) -> bool:
     nodes = change.nodes
     return isinstance(change, OffsetChanges) and not (nodes.registrations or nodes.offsets or nodes.claims)
-
-
-async def _apply(prepared: Prepared, undo: Path, access: ClusterAccess) -> None:
-    for number, each in enumerate(prepared):
-        try:
-            await each.apply(access)
-        except (GroupInUseError, NotDoneError) as error:
-            if not number:
-                raise
-            before = some(other.nodes.group for other in prepared[:number])
-            raise NotDoneError(
-                f"group {each.nodes.group}: {error}; of {plural(len(prepared), 'group')}, {before} was changed before, "
-                f"the undo file is {undo}"
-            ) from error
 
 
 def refuse_republishing(group: str, changes: Sequence[DescribedChange | MovedPartition]) -> None:

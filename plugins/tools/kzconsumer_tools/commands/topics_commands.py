@@ -43,6 +43,7 @@ from kzconsumer_tools.commands.output_and_options import (
     topic_scope,
     write_undo,
 )
+from kzconsumer_tools.node_changes import Progress
 from kzconsumer_tools.tables.cluster_tables import (
     cluster_table,
     configured_table,
@@ -57,8 +58,10 @@ from kzconsumer_tools.tables.cluster_tables import (
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
+    from kzconsumer.zookeeper.operations import Create
     from kzconsumer_tools.cluster.cluster_reader import Pending
     from kzconsumer_tools.cluster.description import ClusterDescription, TopicDescription
+    from kzconsumer_tools.groups.cluster_access import ClusterAccess
 
 
 # `kzconsumer topics config get | set`: topics' own settings, and changing them with `--execute`.
@@ -122,7 +125,7 @@ async def _set(arguments: argparse.Namespace, at: ClusterOption) -> Configured:
     tool = f"kafka-configs.sh --alter --entity-type topics --entity-name {arguments.topic}"
     tool += f" --add-config {','.join(add)}" * bool(add)
     tool += f" --delete-config {','.join(arguments.unset)}" * bool(arguments.unset)
-    async with at.access() as access:
+    async with Progress("topic") as progress, at.access() as access:
         await access.require_controller_in_zookeeper(tool)
         session = access.session
         cluster, (topic,) = await read_cluster_and_topics(session, at.zookeeper.connect, [arguments.topic])
@@ -138,7 +141,9 @@ async def _set(arguments: argparse.Namespace, at: ClusterOption) -> Configured:
         if executed:
             changed = {**config, **{each.name: each.new for each in changes}}
             kept = {name: value for name, value in changed.items() if value is not None}
-            await set_config(session, topic.topic, config, kept, notify)
+            progress.begin(1)
+            with progress.request(1):
+                await set_config(session, topic.topic, config, kept, notify)
     return Configured(topic.topic, executed, tuple(changes))
 
 
@@ -210,7 +215,7 @@ def run_reassign(arguments: argparse.Namespace) -> int:
 
 
 async def _reassign(
-    arguments: argparse.Namespace, at: ClusterOption, wanted: dict[tuple[str, int], tuple[int, ...]]
+    progress: Progress, arguments: argparse.Namespace, at: ClusterOption, wanted: dict[tuple[str, int], tuple[int, ...]]
 ) -> Reassigned:
     from kzconsumer_tools.cluster import cluster_reader
 
@@ -228,7 +233,7 @@ async def _reassign(
         requests.require_controller(cluster)
         present = {(each.topic, each.partition): each.old for each in changing}
         undo = write_undo(arguments.undo, "reassign", requests.encode_reassignment(present) + b"\n", "json")
-        await cluster_reader.submit(access.session, [requests.reassignment_request(changing)])
+        await _submit(access, [requests.reassignment_request(changing)], progress, undo)
     left = await _wait(arguments, at, cluster_reader.moving, {f"{each.topic}-{each.partition}" for each in changing})
     if not left and arguments.wait:
         _require_done(requests.not_moved(await _read_again(at, topics), changing), "moved")
@@ -239,7 +244,7 @@ def run_elect(arguments: argparse.Namespace) -> int:
     return _run(arguments, elected_table, _elect, cluster_option(arguments))
 
 
-async def _elect(arguments: argparse.Namespace, at: ClusterOption) -> Elected:
+async def _elect(progress: Progress, arguments: argparse.Namespace, at: ClusterOption) -> Elected:
     from kzconsumer_tools.cluster import cluster_reader
 
     scope = chosen_topics(arguments.topics)
@@ -253,7 +258,7 @@ async def _elect(arguments: argparse.Namespace, at: ClusterOption) -> Elected:
         if not arguments.execute or not electing:
             return Elected(False, (), tuple(partitions))
         requests.require_controller(cluster)
-        await cluster_reader.submit(access.session, [requests.election_request(electing)])
+        await _submit(access, [requests.election_request(electing)], progress)
     left = await _wait(arguments, at, cluster_reader.electing, {f"{each.topic}-{each.partition}" for each in electing})
     if not left and arguments.wait:
         topics = list(dict.fromkeys(each.topic for each in electing))
@@ -265,7 +270,7 @@ def run_delete(arguments: argparse.Namespace) -> int:
     return _run(arguments, deleted_table, _delete, cluster_option(arguments))
 
 
-async def _delete(arguments: argparse.Namespace, at: ClusterOption) -> Deleted:
+async def _delete(progress: Progress, arguments: argparse.Namespace, at: ClusterOption) -> Deleted:
     from kzconsumer_tools.cluster import cluster_reader
     from kzconsumer_tools.cluster.cluster_reader import owning_groups
 
@@ -280,7 +285,7 @@ async def _delete(arguments: argparse.Namespace, at: ClusterOption) -> Deleted:
         if not arguments.execute:
             return Deleted(False, (), tuple(topics), partitions)
         requests.require_controller(cluster)
-        await cluster_reader.submit(access.session, requests.deletion_requests(topics))
+        await _submit(access, requests.deletion_requests(topics), progress)
     left = await _wait(arguments, at, cluster_reader.deleting, set(topics))
     if not left and arguments.wait:
         for topic in topics:
@@ -292,6 +297,16 @@ async def _delete(arguments: argparse.Namespace, at: ClusterOption) -> Deleted:
                 f"the controller has removed the request and kept topic {topic}: it has delete.topic.enable=false"
             )
     return Deleted(True, tuple(sorted(left)), tuple(topics), partitions)
+
+
+async def _submit(
+    access: ClusterAccess, wanted: Sequence[Create], progress: Progress, undo: Path | None = None
+) -> None:
+    from kzconsumer_tools.cluster.cluster_reader import submit
+
+    progress.begin(len(wanted), undo)
+    with progress.request(len(wanted)):
+        await submit(access.session, wanted)
 
 
 async def _read_again(at: ClusterOption, topics: Sequence[str]) -> list[TopicDescription]:
@@ -338,10 +353,15 @@ def _run(
 ) -> int:
     """Exit status 1 if it was not done at the end of `--wait`."""
     try:
-        result = ask(request, arguments, *given, what=None)
+        result = ask(_followed, request, arguments, *given, what=None)
     except requests.RequestRefused as refused:
         raise NotDoneError(f"{refused}; nothing was changed") from None
     return show(arguments, result, table, status=1 if result.pending and arguments.wait else 0)
+
+
+async def _followed(request: Callable[..., Awaitable[T]], *given: object) -> T:
+    async with Progress("request", "submitted") as progress:
+        return await request(progress, *given)
 
 
 def _replicas(text: str) -> tuple[tuple[str, int], tuple[int, ...]]:

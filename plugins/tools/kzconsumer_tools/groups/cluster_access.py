@@ -162,7 +162,7 @@ class ClusterAccess:
         agreed = await self._metadata.agreed(described)
         for name, topic_id in agreed.items():
             if not topic_id:
-                raise NotDoneError(f"the brokers report different topics {name}; nothing was changed, try again")
+                raise NotDoneError(f"the brokers report different topics {name}, try again; nothing was changed")
         identities = self._identities(group)
         await together([identities.incarnation(name, topic_id) for name, topic_id in agreed.items()])
 

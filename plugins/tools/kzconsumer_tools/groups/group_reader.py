@@ -27,7 +27,7 @@ from kzconsumer.zookeeper.operations import REQUEST_BYTES, Node, Operation, size
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import repeated, together
 from kzconsumer_tools.groups.group_nodes import GroupNodes, KnownTopic, proof, topic_of_node, topics_in
-from kzconsumer_tools.node_changes import BROKERS, NodeChange
+from kzconsumer_tools.node_changes import BROKERS, NodeChange, Progress
 
 # The cluster's topics come from its nodes, or from Metadata requests if it has left ZooKeeper. Nothing is changed.
 
@@ -244,6 +244,7 @@ async def apply_changes(
     session: ZooKeeperSession,
     group: GroupPaths,
     units: Iterable[Sequence[NodeChange]],
+    progress: Progress,
     *,
     topics: Collection[str] = (),
     with_members: bool = False,
@@ -253,7 +254,8 @@ async def apply_changes(
     `topics`: must have no owner nodes either. `with_members`: the group may have members, for nodes that no session
     holds, or of topics that nobody owns.
 
-    Raises GroupInUseError or NotDoneError if a transaction was refused; those before it are done.
+    `progress` counts the units. Raises GroupInUseError or NotDoneError if a transaction was refused; those before it
+    are done.
     """
     # Tools change a group only while it has no members, and a member may join between the look and the change. So each
     # transaction deletes and creates again `ids` and the owner containers of the topics, which a server refuses if a
@@ -262,25 +264,23 @@ async def apply_changes(
     above = [group.root, group.ids, *(group.containers(topic)[0] for topic in topics)]
     room = REQUEST_BYTES - size_of(proof(dict.fromkeys(above, True)))
     divided = transactions([(unit, _operations(unit)) for unit in units], UNITS_PER_TRANSACTION, room)
-    parts = [[change for unit, _ in part for change in unit] for part in divided]
-    made = 0
-    for part in parts:
+    for units_of_part in divided:
+        part = [change for unit, _ in units_of_part for change in unit]
         containers = await _containers(session, group, topics, with_members=with_members)
         changed = {change.path for change in part}
         proving = proof({path: exists for path, exists in containers.items() if path not in changed})
         operations = [*proving, *_operations(part)]
-        progress = f"; {made} of {sum(map(len, parts))} nodes were changed before" if made else "; nothing was changed"
-        try:
-            await session.multi(operations)
-        except MultiFailedError as refused:
-            if refused.index < len(proving) and isinstance(refused.error, (NotEmptyError, NodeExistsError)):
-                reason = f"{refused.error.path} is no longer empty: a member has joined{progress}"
-                raise GroupInUseError(reason) from refused
-            raise NotDoneError(f"{refused.error.path} is not as it was read ({refused.error}){progress}") from refused
-        except ConnectionLostError as lost:
-            if not await repeated(partial(_executed, session, part)):
-                raise NotDoneError(f"the connection to ZooKeeper broke{progress}; try again ({lost})") from lost
-        made += len(part)
+        with progress.request(len(units_of_part)):
+            try:
+                await session.multi(operations)
+            except MultiFailedError as refused:
+                if refused.index < len(proving) and isinstance(refused.error, (NotEmptyError, NodeExistsError)):
+                    reason = f"{refused.error.path} is no longer empty: a member has joined"
+                    raise GroupInUseError(reason) from refused
+                raise NotDoneError(f"{refused.error.path} is not as it was read ({refused.error})") from refused
+            except ConnectionLostError as lost:
+                if not await repeated(partial(_executed, session, part)):
+                    raise NotDoneError(f"the connection to ZooKeeper broke; try again ({lost})") from lost
 
 
 def single(changes: Iterable[NodeChange]) -> list[list[NodeChange]]:

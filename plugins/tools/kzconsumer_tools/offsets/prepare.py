@@ -35,7 +35,7 @@ from kzconsumer_tools.groups.group_nodes import (
     require_no_members,
 )
 from kzconsumer_tools.groups.group_reader import apply_changes, make_parents
-from kzconsumer_tools.node_changes import NodeChange, SavedNode, partition_of, partition_of_0_7
+from kzconsumer_tools.node_changes import NodeChange, Progress, SavedNode, partition_of, partition_of_0_7
 from kzconsumer_tools.offsets.offset_changes import (
     NO_OFFSET,
     CoordinatorChange,
@@ -79,8 +79,8 @@ class OffsetChanges(NamedTuple):
             if change.changes
         )
 
-    async def apply(self, access: ClusterAccess) -> None:
-        """Raises GroupInUseError or NotDoneError, as `apply_changes`."""
+    async def apply(self, access: ClusterAccess, progress: Progress) -> None:
+        """`progress` counts partitions. Raises GroupInUseError or NotDoneError, as `apply_changes`."""
         group = GroupPaths(self.nodes.group)
         topics = {change.nodes.partition.topic for change in self.changes if change.changes}
         await access.identify(self.nodes.group, sorted(topics))
@@ -92,7 +92,7 @@ class OffsetChanges(NamedTuple):
             if (changed := change.changed(group, incarnations.get(change.nodes.partition.topic)))
         ]
         await make_parents(access.session, [change for unit in units for change in unit])
-        await apply_changes(access.session, group, units, topics=topics)
+        await apply_changes(access.session, group, units, progress, topics=topics)
 
 
 class CoordinatorChanges(NamedTuple):
@@ -105,8 +105,11 @@ class CoordinatorChanges(NamedTuple):
     def undo_file(self) -> bytes:
         return coordinator_undo_file(self.nodes.group, self.changes)
 
-    async def apply(self, access: ClusterAccess) -> None:
-        """Store what changes, and read it back. Raises NotDoneError, GroupInUseError, CoordinatorError."""
+    async def apply(self, access: ClusterAccess, progress: Progress) -> None:
+        """Store what changes, and read it back. `progress` counts partitions.
+
+        Raises NotDoneError, GroupInUseError, CoordinatorError.
+        """
         group = self.nodes.group
         before = {change.partition: change.before for change in self.changes if change.changes}
         after = {change.partition: change.after for change in self.changes if change.changes}
@@ -117,12 +120,12 @@ class CoordinatorChanges(NamedTuple):
         present = await coordinator.stored(after)
         if any(present.get(where) != expected for where, expected in before.items()):
             raise NotDoneError(f"the brokers' offsets of group {group} changed meanwhile; nothing was changed")
-        refused = await coordinator.store({where: offset or NO_OFFSET for where, offset in after.items()})
+        with progress.request(len(after)):
+            refused = await coordinator.store({where: offset or NO_OFFSET for where, offset in after.items()})
         if refused:
+            progress.refused(len(refused))
             where, why = min(refused.items())
-            raise NotDoneError(
-                f"{where} and {len(refused) - 1} more were not stored: {why}; {len(after) - len(refused)} were"
-            )
+            raise NotDoneError(f"{where} and {len(refused) - 1} more were not stored: {why}")
         present = await coordinator.stored(after)
         if wrong := [where for where, offset in sorted(after.items()) if not _is_stored(offset, present.get(where))]:
             raise NotDoneError(
