@@ -349,6 +349,21 @@ def test_the_stage_of_a_living_writer_is_kept(database: Postgres, to: ToJdbc) ->
     assert published(database, to) == {0: {("a", 4)}}
 
 
+def test_a_stage_that_a_task_still_writes_delays_nobody(database: Postgres, to: ToJdbc) -> None:
+    """One whose host has vanished, as far as the server knows. Whoever begins later removes the stage."""
+    table = JdbcTable(to)
+    with table.connect() as connection:
+        rows = table.stages.make(connection, dead := f"{STAGE}{0:016x}", ["n", "writer"])
+        with psycopg.connect(connection.info.dsn, password=database.password) as task:
+            task.execute(f"INSERT INTO {rows} VALUES (1, 'a', 't', 0, 0)")
+            began = time.monotonic()
+            assert table.stages.own(connection) != dead
+            assert time.monotonic() - began < 3
+        assert stages(database) == 1
+        table.stages.own(connection)
+        assert stages(database) == 0
+
+
 def test_a_task_that_stages_its_rows_again_fails(database: Postgres, to: ToJdbc) -> None:
     """Spark runs it again if the reply to its commit was lost: the batch is tried again instead, with a new stage."""
     table = JdbcTable(to)

@@ -8,12 +8,13 @@ import os
 import secrets
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import psycopg
+from psycopg.errors import InsufficientPrivilege, LockNotAvailable, UndefinedTable
 from psycopg.sql import SQL, Composed, Identifier
 
 from kzconsumer.errors import ConfigError
@@ -158,7 +159,10 @@ class Stages:
         self._table = table
 
     def own(self, connection: Connection) -> str:
-        """Remove the stages of dead workers; returns a new name, which is ours as long as the connection lives."""
+        """Remove the stages of dead workers; returns a new name, which is ours as long as the connection lives.
+
+        A stage stays if it cannot be removed: a task may still be writing it, or it may be another role's.
+        """
         stages = SQL(
             "SELECT tablename FROM pg_tables WHERE schemaname = coalesce(%s, current_schema()) AND tablename ~ %s"
         )
@@ -167,7 +171,10 @@ class Stages:
                 key = _lock_key(name)
                 ((free,),) = fetch(connection, SQL("SELECT pg_try_advisory_lock(%s)"), [key])
                 if free:
-                    self.drop(connection, name)
+                    stage = in_schema(self._schema, name)
+                    with suppress(LockNotAvailable, InsufficientPrivilege, UndefinedTable), connection.transaction():
+                        connection.execute(SQL("LOCK TABLE {} NOWAIT").format(stage))
+                        connection.execute(SQL("DROP TABLE {}").format(stage))
                     connection.execute("SELECT pg_advisory_unlock(%s)", [key])
             own = f"{STAGE}{secrets.randbits(64):016x}"
             connection.execute("SELECT pg_advisory_lock(%s)", [_lock_key(own)])
