@@ -130,7 +130,8 @@ class BrokerFetcher:
         """Partitions that it waits for, if the broker is late, and that their leader should serve."""
         if time < min(self._due, self._look_up_due, self._silent.due) + LATE:
             return []
-        return [s for s in self._states if s.open and not s.decoding and s.preferred != self.broker.id]
+        # One whose records are still decoded stays: they would be queued behind those that its leader sends by then.
+        return [s for s in self._states if s.open and not s.arriving and s.preferred != self.broker.id]
 
     def leave(self, states: Iterable[FetchState]) -> None:
         """Have their leader looked up: it is another one. What this one may still answer of them is dropped."""
@@ -177,7 +178,7 @@ class BrokerFetcher:
                 self._work.clear()
                 # Not one whose records or position another task is at. It wakes this one afterwards.
                 self._handler.send_back(
-                    state for state in self._states if not state.decoding and state not in self._storing
+                    state for state in self._states if not state.arriving and state not in self._storing
                 )
 
     @contextmanager
@@ -222,7 +223,7 @@ class BrokerFetcher:
                 self._work.clear()  # before the states are looked at: one may be added during the next call
                 self._begin_look_up(time)
                 reply = None
-                if self._look(time, arrived) and self._handler.held_back(time) <= 0:
+                if self._look(time) and self._handler.held_back(time) <= 0:
                     request = self._next_request(time, arrived, opens=opens)
                     self._asked_after = time - self._answered
                     patience = self._handler.throttle.patience(self._settings.request_timeout)
@@ -247,11 +248,10 @@ class BrokerFetcher:
             self._states.session.renew()  # an answer may be lost
             take_back(arrived)
 
-    def _look(self, time: float, arrived: Sequence[Arrival]) -> bool:
+    def _look(self, time: float) -> bool:
         """Whether anything is to be asked for."""
         most = min(self._settings.max_bytes, self._handler.throttle.most)
-        arriving = [each.state for each in arrived] if arrived else ()
-        if leaving := self._states.look(time, self._handler.wanted, most, self._unchecked, arriving):
+        if leaving := self._states.look(time, self._handler.wanted, most, self._unchecked):
             self._handler.send_back(leaving)
         return bool(self._states.session)
 
@@ -308,7 +308,7 @@ class BrokerFetcher:
             return
         connection, reply = self._long_wait
         time = now()
-        if not reply.arrived and self._look(time, ()) and (self._checked or self._states.session.wants_more):
+        if not reply.arrived and self._look(time) and (self._checked or self._states.session.wants_more):
             self._left = True
             connection.close()
 
@@ -351,7 +351,7 @@ class BrokerFetcher:
             elsewhere = await ask({state: state.leader_epoch for state in states})
         except (ConnectionLostError, ProtocolError, BrokerError, UnsupportedVersionError) as error:
             self._brokers.lost(self.broker, error)
-            elsewhere = [state for state in states if not state.decoding]
+            elsewhere = [state for state in states if not state.arriving]
         finally:
             self._look_up_due, self._storing = math.inf, ()
         self._handler.send_back(state for state in elsewhere if state in self)

@@ -144,6 +144,7 @@ class Delivery:
             elif found is not None:
                 if found.cut_off or not state.count_attempt(ATTEMPTS_AT_A_BATCH):
                     unusable.append((arrival, found))
+                    state.decoding = state.arriving = True  # nobody else meets the batch before it is decided about
                 else:
                     event = "corrupt batch, fetching it again"
                     log.warning(
@@ -221,7 +222,7 @@ def enqueue(arrival: Arrival, decoded: Decoded) -> None:
     """Queue what was decoded for the partition's stream, and move its position to where that ends."""
     state, part, start = arrival
     size, until = len(part.records), decoded.next_offset
-    state.decoding = False
+    state.decoding = state.arriving = False
     state.position = until  # if the framing said otherwise, the answer in flight is dropped
     # What is not fetched is of no later epoch than its leader's, with which the broker has accepted the request.
     epochs = decoded.epochs if decoded.records.fetched else ((start, state.leader_epoch),)
@@ -250,7 +251,7 @@ def take_back(arrived: Iterable[Arrival]) -> None:
     """What has arrived and was not queued has to be fetched again."""
     for state, part, start in arrived:
         state.position = start
-        state.decoding = False
+        state.decoding = state.arriving = False
         state.queue.give_back(len(part.records), state.broker)
 
 

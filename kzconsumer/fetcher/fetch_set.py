@@ -123,19 +123,11 @@ class FetchSet:
         state.reset_due = True
         self._unresolved[state] = None
 
-    def look(
-        self,
-        time: float,
-        wanted: Wanted,
-        most: int,
-        unchecked: Container[FetchState],
-        arrived: Container[FetchState],
-    ) -> list[FetchState]:
+    def look(self, time: float, wanted: Wanted, most: int, unchecked: Container[FetchState]) -> list[FetchState]:
         """Tell the session what to read. Returns those that have been read from a replica for long enough.
 
         `most`: of bytes that `wanted` asks for if a partition has no limit of its own. `unchecked`: those whose log
-        may be another one. `arrived` is still to be delivered: nobody else may fetch what follows, or it would be
-        queued first.
+        may be another one.
         """
         for queue, states in self._by_queue.items():  # few, and what others put may fill one
             if queue.has_room_for(self._number) is (queue in self._full):
@@ -153,7 +145,7 @@ class FetchSet:
                 self.remove(state)
             elif state.preferred == self._number and time >= state.preferred_until:
                 self._leave(state)
-                if state.decoding or state in arrived:
+                if state.arriving:  # what follows would be queued first
                     self._touched[state] = None
                 else:
                     leaving.append(state)

@@ -78,7 +78,9 @@ class FetchState(msgspec.Struct, eq=False):
     diverging: Diverging | None = None
     """The log does not hold what was read before the position: see `find_divergence`. The reset policy decides."""
     decoding: bool = False
-    """The last response may not have moved the position."""
+    """The last response may not have moved the position: it is not asked for."""
+    arriving: bool = False
+    """Records of it have come that are still to be queued, or decided about: it stays with its fetcher."""
     expansion: float = EXPANSION
     """Bytes of memory per byte fetched, as last measured: that much less is asked for."""
     times: FetchedTimes = msgspec.field(default_factory=FetchedTimes)

@@ -203,7 +203,7 @@ class ResponseHandler:
             state.retry_at = next_look(time)  # of those without news, too: all are asked together
         if offset >= end:
             return []
-        state.decoding = True
+        state.decoding = state.arriving = True
         return [Arrival(state, msgspec.structs.replace(part, records=NOTHING), offset)]
 
     def _advance(self, state: FetchState, part: FetchedPartition, offset: int, *, small: bool) -> Arrival:
@@ -213,6 +213,7 @@ class ResponseHandler:
         if not small:
             state.position = scan_next_offset(part.records, offset)
         state.decoding = state.position == offset  # of a small response, or if it has no whole batch
+        state.arriving = True
         state.queue.reserve(len(part.records), state.broker)
         return Arrival(state, part, offset)
 
@@ -328,6 +329,8 @@ class ResponseHandler:
         try:
             done = await self._delivery.deliver(arrived)
         finally:
+            for state in states:
+                state.decoding = state.arriving = False
             self.states.touch(states)
         if done.move_back:
             self.states.move_back(done.move_back)

@@ -294,7 +294,7 @@ def test_a_partition_is_left_out_if_what_others_put_fills_its_queue() -> None:
         partitions.add(state)
 
     def look() -> list[TopicPartition]:
-        partitions.look(0.0, lambda state, position: FetchPosition(position, 1), 1, (), ())
+        partitions.look(0.0, lambda state, position: FetchPosition(position, 1), 1, ())
         return list(partitions.request(opens=False).partitions)
 
     assert look() == [state.topic_partition for state in states]
@@ -314,7 +314,7 @@ def test_without_a_session_an_answer_about_all_is_a_reading_of_all() -> None:
     everything = [part(TopicPartition(TOPIC, number)) for number in range(2)]
 
     def readings(throttle_ms: int, parts: list[FetchedPartition]) -> list[float]:
-        partitions.look(0.0, lambda state, position: FetchPosition(position, 1), 1, (), ())
+        partitions.look(0.0, lambda state, position: FetchPosition(position, 1), 1, ())
         partitions.request(opens=False)
         found = partitions.answered(FetchResponse(0, throttle_ms, parts), 5.0)
         assert found is not None
@@ -346,7 +346,7 @@ def test_a_set_asks_for_its_present_states_and_keeps_nothing_of_others(steps: li
     asked = dict[TopicPartition, FetchState]()
 
     def look() -> set[TopicPartition]:
-        partitions.look(0.0, lambda state, position: FetchPosition(position, 1), 1, (), ())
+        partitions.look(0.0, lambda state, position: FetchPosition(position, 1), 1, ())
         places = set(partitions.request(opens=False).partitions)
         asked.clear()
         asked.update({place: present[place] for place in places})

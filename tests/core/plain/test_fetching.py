@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
@@ -16,13 +17,15 @@ import pytest
 from msgspec.structs import replace
 
 from kzconsumer import clock
+from kzconsumer.brokers.leaders import LATE
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.error_codes import NONE
-from kzconsumer.brokers.protocol.log_reads import READ_COMMITTED, FetchedPartition, FetchResponse
+from kzconsumer.brokers.protocol.log_reads import READ_COMMITTED, FetchedPartition, FetchPosition, FetchResponse
 from kzconsumer.brokers.transport import BrokerTransport
 from kzconsumer.counters import Counters
 from kzconsumer.fetcher import decode_and_queue, fetch_rules
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
+from kzconsumer.fetcher.corrupt_batches import CorruptPolicy
 from kzconsumer.fetcher.decode_and_queue import Arrival
 from kzconsumer.fetcher.fetch_rules import LOOK_SECONDS, Looking
 from kzconsumer.fetcher.fetch_state import EXPANSION, FetchState
@@ -225,11 +228,11 @@ def test_a_long_wait_is_only_asked_for_where_nothing_waits_for_the_answer() -> N
         """Of the request of so many seconds after the first one, behind an answer of these parts, in ms."""
         time = began + seconds
         fetcher._receive([], time, FetchResponse(NONE, 0, list(parts), session_id=7), muted=True)
-        assert fetcher._look(time, arrived)
+        assert fetcher._look(time)
         return fetcher._next_request(time, arrived, opens=True).max_wait_ms
 
     began = clock.now()
-    assert fetcher._look(began, [])
+    assert fetcher._look(began)
     assert fetcher._next_request(began, [], opens=True).max_wait_ms == usual
     assert wait(answer(state), seconds=0.5) == usual
     assert wait(seconds=10.0) == 1000
@@ -238,6 +241,30 @@ def test_a_long_wait_is_only_asked_for_where_nothing_waits_for_the_answer() -> N
     assert wait() == longest
     first = record_batch([Record(None, b"of two")], base_offset=0)
     assert wait(answer(state, 2, first)) == usual, "an answer without the other one would say something"
+
+
+async def test_a_partition_stays_until_a_corrupt_batch_is_decided_about() -> None:
+    """Another fetcher would meet the batch, too, and the gap be passed twice."""
+    fetcher, state = unconnected()
+    handler, decided = fetcher._handler, asyncio.Event()
+
+    async def way_over(*_: object) -> int:
+        await decided.wait()
+        return 2
+
+    handler._delivery._corrupt = cast(CorruptPolicy, SimpleNamespace(way_over=way_over))
+    state.failures = decode_and_queue.ATTEMPTS_AT_A_BATCH
+    intact, damaged = (record_batch([Record(None, b"v")], base_offset=offset) for offset in (0, 1))
+    part = answer(state, 2, intact + damaged[:-1] + b"x")
+    asked = {state.topic_partition: FetchPosition(0, 1 << 20)}
+    arrived = handler.take(asked, [part], False, clock.now(), small=False)
+    delivery = asyncio.create_task(handler.deliver(arrived))
+    await asyncio.sleep(0)
+    fetcher._look_up_due = clock.now() - 2 * LATE
+    assert (state.position, fetcher.late(clock.now()), state.fetchable(clock.now())) == (1, [], False)
+    decided.set()
+    await delivery
+    assert (state.position, fetcher.late(clock.now()), state.fetchable(clock.now())) == (2, [state], True)
 
 
 async def test_partitions_that_expand_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from tests.support.simulated.broker_faults import ailing
 from tests.support.simulated.broker_machine import TIGHT
 from tests.support.simulated.fetch_sessions import SLOTS
 from tests.support.simulated.group import SimulatedGroup, joined, simulated_group
-from tests.support.simulated.kafka_frames import FETCH, LIST_OFFSETS, METADATA
+from tests.support.simulated.kafka_frames import FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH
 from tests.support.simulated.member import Member
 from tests.support.simulated.partition_logs import PRODUCED_EVERY
 from tests.support.simulated.scene import Scene
@@ -29,6 +29,7 @@ from tests.support.simulated.virtual_time import BEGINNING, Process
 FIRST = TopicPartition("t", 0)
 LARGE = 1500
 """Bytes of a value, so that a burst is a response that is decoded after the next request is sent."""
+PATIENT = (("request_timeout", "30s"),)
 ROOMY = (("response_bytes", "128KiB"), ("max_bytes", "96KiB"))
 """Room in a response for one busy partition, in the queues for everything."""
 
@@ -354,6 +355,29 @@ def test_a_broker_that_hangs_is_left_when_it_is_no_longer_registered() -> None:
         (lost,) = (each["reason"] for each in group.events if each["event"] == "broker lost")
         assert str(lost).endswith("closed: it is not registered any more")
         group.brokers[0].set_silent(False)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_partition_stays_with_a_late_broker_while_its_records_are_decoded(seed: int) -> None:
+    """Another broker leads it by then. What that one sends would be queued first."""
+    with simulated_group(seed, record_bytes=LARGE, brokers=2, decoding=15.0, fetch=PATIENT) as group:
+        group.logs.grow("t", 3)
+        member = group.join("a", {"t": 1}, 0.0, in_batches=True)
+        assert group.world.pass_time(10, lambda: len(member.owned) == 3)
+        group.logs.burst(40)
+        group.world.pass_time(30)
+        first = group.logs.leaders[FIRST]
+        moved = next(partition for partition, leader in group.logs.leaders.items() if leader != first)
+        group.broker_faults.slow_down(first, OFFSET_FOR_LEADER_EPOCH, 20.0, 20.0)
+        group.broker_faults.move_leader(moved, 0.0)
+        group.world.pass_time(6)
+        group.logs.burst(300)
+        group.world.pass_time(2)
+        group.broker_faults.move_leader(FIRST, 0.0)
+        group.world.pass_time(1)
+        group.logs.burst(10)
+        group.world.pass_time(40)
+        group.come_to_rest(60, 3)
 
 
 def test_brokers_that_all_hang_are_waited_for() -> None:

@@ -125,7 +125,7 @@ class Play:
         return state
 
     def look(self) -> None:
-        assert not self.handler.states.look(now(), self.handler.wanted, 1 << 20, (), ())
+        assert not self.handler.states.look(now(), self.handler.wanted, 1 << 20, ())
 
     def part(self, state: FetchState) -> FetchedPartition:
         sent = SENT[self.kinds[state]]

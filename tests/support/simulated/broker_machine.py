@@ -132,7 +132,7 @@ class GroupAndBrokersMachine(GroupMachine, BrokersMachine):
         storage: Literal["zookeeper", "both"],
     ) -> None:
         made_of = replace(scene, brokers=BROKERS, record_bytes=record_bytes, fetch=fetch, storage=storage)
-        self.start(seed, partitions, made_of)
+        self.start(seed, partitions, replace(made_of, decoding=3.0 if seed % 3 == 1 else 0.0))
 
     @precondition(lambda self: self.group.promises.read)
     @rule(which=ANY, read=st.sampled_from((1, 9, 30)), past=st.sampled_from((-1, 3, 3, 60)), gap=GAPS, wait=WAITS)

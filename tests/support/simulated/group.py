@@ -33,8 +33,9 @@ from tests.support.simulated.kafka_frames import NONE
 from tests.support.simulated.member import GROUP, Member, Subscription, listed
 from tests.support.simulated.network import CHROOT, QUICK, SLOW, SimulatedNetwork
 from tests.support.simulated.partition_logs import PartitionLogs, host
-from tests.support.simulated.product import product_in
+from tests.support.simulated.product import decoding_in, product_in
 from tests.support.simulated.promises import Promises
+from tests.support.simulated.queues import queues_checked
 from tests.support.simulated.rest import forgotten_ends, unended, unreported, unsettled
 from tests.support.simulated.scene import SESSION_TIMEOUT, Scene, settings_of
 from tests.support.simulated.strays import Strays
@@ -420,7 +421,8 @@ def simulated_group(seed: int, scene: Scene | None = None, **more: Any) -> Itera
 
     logging = structlog.get_config()
     structlog.configure(processors=[traced])
-    with product_in(world), _limits_of(group.scene):
+    checked = queues_checked(group.promises.violated)
+    with product_in(world), decoding_in(world, group.scene.decoding), checked, _limits_of(group.scene):
         try:
             yield group
         finally:

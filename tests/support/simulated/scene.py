@@ -41,6 +41,8 @@ class Scene:
     """Where the members are."""
     fetch: tuple[tuple[str, str], ...] = ()
     """More of the members' `[fetch]`."""
+    decoding: float = 0.0
+    """Seconds at most for which a thread decodes a response. All that are not tiny go to one then."""
     session_partitions: int = SESSION_PARTITIONS
     """Of one fetch session at most."""
     nodes_at_once: int | None = None
