@@ -47,12 +47,11 @@ from kzconsumer.registry.group_records import (
     registered,
     subscribed_topics,
 )
-from kzconsumer.registry.nodes import decode_offset
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.value_readers import FAIL
 from kzconsumer.zookeeper.operations import Node
-from kzconsumer.zookeeper.watches import repeated, together
+from kzconsumer.zookeeper.watches import repeated
 
 log = get_logger("kzconsumer.group")
 
@@ -219,6 +218,7 @@ class Runs:
         self._session = cluster.session
         self._topics = cluster.topics
         self._paths = GroupPaths(settings.group.id)
+        self._offsets = ZooKeeperOffsetStorage(self._session, self._paths)
         self._registration = registration
         self._log_offsets = cluster.logs(ISOLATION_LEVELS[settings.fetch.isolation])
         whole = cluster.logs(READ_UNCOMMITTED)  # records of open transactions are not lost
@@ -289,14 +289,14 @@ class Runs:
         if self._asked is None or self._asked.topics != run.topics:
             self._asked, self._outstanding = run, sorted(run.ends.items())
         while front := self._outstanding[:AT_A_LOOK]:
-            stored = await self._stored(front)
+            stored = await self._stored(run, front)
             if short := {partition: stored[partition] for partition, end in front if stored[partition] < end}:
                 self._read |= short.keys()
                 ends = await self._losses.reachable(run, short)
                 return await self._shorten(run, ends, node if found.id == run.id else None) if ends else run
             # Nobody fetches what was committed up to its end before: nobody else finds out that the log was cut off.
             if before_run := {each: at for each, at in stored.items() if at and each not in self._read}:
-                epochs = await ZooKeeperOffsetStorage(self._session, self._paths).leader_epochs(before_run)
+                epochs = await self._offsets.leader_epochs(before_run)
                 if not await self._losses.hold(run, {p: (at, epochs[p]) for p, at in before_run.items()}):
                     return run
             del self._outstanding[:AT_A_LOOK]
@@ -308,11 +308,10 @@ class Runs:
         self._log("run finished", over)
         return over
 
-    async def _stored(self, partitions: list[tuple[TopicPartition, int]]) -> dict[TopicPartition, int]:
-        """The stored offsets, 0 without one."""
-        paths = [self._paths.offset(partition) for partition, _ in partitions]
-        found = await together([self._session.find(path) for path in paths])
-        return {partition: _offset(node) or 0 for (partition, _), node in zip(partitions, found, strict=True)}
+    async def _stored(self, run: GroupRun, partitions: list[tuple[TopicPartition, int]]) -> dict[TopicPartition, int]:
+        """The offsets that are stored of the run's topics, and not of earlier ones of their names; 0 without one."""
+        incarnations = {partition: int(run.topics[partition.topic].incarnation, 16) for partition, _ in partitions}
+        return dict.fromkeys(incarnations, 0) | await self._offsets.stored_for(incarnations)
 
     async def _shorten(self, run: GroupRun, ends: Mapping[TopicPartition, int], node: Node | None) -> GroupRun:
         """`node` is the run's; None if another run has taken its place."""
@@ -399,13 +398,6 @@ class Runs:
             topics=len(run.topics),
             partitions=len(run.ends),
         )
-
-
-def _offset(node: Node | None) -> int | None:
-    try:
-        return decode_offset(node.data) if node is not None else None
-    except ValueError:
-        return None
 
 
 def _milliseconds() -> int:

@@ -188,8 +188,10 @@ class ZooKeeperOffsetStorage:
 
     async def stored_for(self, incarnations: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """As `stored`, without offsets of earlier topics; each partition is given with its topic's incarnation."""
-        nodes = await together([self._session.find(self._paths.offset(partition)) for partition in incarnations])
+        # The records first: a claim of a new topic writes its record and removes the earlier topic's offset at once. An
+        # offset read before that claim would count, by a record read after it.
         claims = await together([self._session.find(self._paths.claim_record(partition)) for partition in incarnations])
+        nodes = await together([self._session.find(self._paths.offset(partition)) for partition in incarnations])
         found = {}
         for (partition, incarnation), node, claim in zip(incarnations.items(), nodes, claims, strict=True):
             if node is None or is_of_earlier_topic(node, _record(claim), incarnation):

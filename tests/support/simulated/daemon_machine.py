@@ -153,6 +153,17 @@ class DaemonMachine(BrokersMachine):
             self.group.logs.burst(40)
         self.wait(wait)
 
+    @precondition(lambda self: self.bounded)
+    @rule(part=st.integers(1, 4), wait=WAITS)
+    def recreate_topic_between_runs(self, part: int, wait: float) -> None:
+        """What is stored of the earlier topic is as long as nobody claims, and not beyond the end of the new one."""
+        if self.group.world.pass_time(30.0, lambda: not self.active):
+            stored = {each: self.daemons.stored(each) for each in self.group.logs.of("t")}
+            self.daemons.recreate("t", len(stored))
+            for partition, at in stored.items():
+                self.group.logs.grow_log(partition, at * part // 4)
+        self.wait(wait)
+
     @invariant()
     def nothing_wrong(self) -> None:
         if hasattr(self, "daemons"):

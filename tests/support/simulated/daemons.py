@@ -401,8 +401,9 @@ class Daemons:
                     end = run.end(partition, self.incarnation(partition.topic))
                     # The owner may notice that the log was cut off while another member writes that all is read.
                     noticed = partition in self.cut and self.world.now - self._set_back.get(partition, 0.0) < FINISHING
-                    if end is not None and self.stored(partition) < end and not noticed:
-                        self.violated(f"{partition} is committed at {self.stored(partition)}, and finished is {run}")
+                    if end is not None and min(self.stored(partition), self.done(partition)) < end and not noticed:
+                        at = f"committed at {self.stored(partition)}, written up to {self.done(partition)}"
+                        self.violated(f"{partition} is {at}, and finished is {run}")
             if isinstance(operation, Create | SetData):
                 for stored in [p for p in self.group.logs.partitions if self.group.paths.offset(p) == operation.path]:
                     before = self._committed_to.get(stored, 0)
