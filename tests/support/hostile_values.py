@@ -253,7 +253,8 @@ def page() -> str:
         names = ", ".join(each.name for each in of)
         lines.append(f"| {group}: {names} | {len(of)} | {' | '.join(cells)} |")
     cells = ["refused" if each in ("Parquet", "ORC", "JSON", "CSV", "Delta") else "same" for each in DESTINATIONS]
-    lines.append(f"| empty text by which files are partitioned | 1 | {' | '.join(cells)} |")
+    name = "empty text and the word of empty partitions, by which files are partitioned"
+    lines.append(f"| {name} | 2 | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

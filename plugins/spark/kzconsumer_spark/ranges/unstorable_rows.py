@@ -38,7 +38,9 @@ _TIMES: Final[Mapping[type[types.DataType], tuple[str, str]]] = {
 _ESCAPED: Final = r"""[^\x01-\x1F"#%'*/:=?\\\x7F{\[\]^]"""
 _NO_TIME: Final = "is outside of the years 1 to 9999"
 _NUL: Final = "has the character U+0000"
-_EMPTY: Final = "is empty, which the name of a directory cannot say: it would be read as null"
+# Spark writes empty text into the directory of nulls, too.
+_NULLS: Final = ("", "__HIVE_DEFAULT_PARTITION__")
+_NULL: Final = "names the directory of nulls, as which it would be read"
 _NOT_IN_ORC: Final = "is a time that ORC does not have"
 _LONG: Final = f"is too long for the name of a directory, {MOST_BYTES} bytes"
 _REASON: Final = "_kz_reason"
@@ -51,7 +53,8 @@ _Check: TypeAlias = Callable[[Column, types.DataType], Column | None]
 class Limits(NamedTuple):
     """`nul`: text may have U+0000. `directories`: the columns that name directories, with what precedes the value.
 
-    `empty`: their text may be empty, since files have it as well. `orc`: times are those of ORC.
+    `empty`: their text may be empty or name the directory of nulls, since files have it as well. `orc`: times are those
+    of ORC.
     """
 
     nul: bool = True
@@ -110,7 +113,7 @@ def _reasons(schema: types.StructType, limits: Limits) -> Iterator[Column]:
             text = value.cast("string")
             yield _because(sql.contains(text, sql.lit("\0")), field.name, _NUL)
             if not limits.empty:
-                yield _because(text == "", field.name, _EMPTY)
+                yield _because(text.isin(*_NULLS), field.name, _NULL)
             room = MOST_BYTES - len(limits.directories[field.name].encode())
             escaped = 2 * sql.length(sql.regexp_replace(text, _ESCAPED, ""))
             size = sql.octet_length(text)
