@@ -82,6 +82,7 @@ class FetcherManager:
         self._endless: dict[TopicPartition, FetchState] = {}  # no end offset known, or left out
         self._ending: dict[TopicPartition, FetchState] = {}  # with an end offset, which may still change
         self._replays: dict[TopicPartition, FetchState] = {}  # planned ranges that the log may have lost
+        self._deciding = set[FetchState]()  # of these what a task is deciding about, and no other one may
         self._leaders = leaders
         self._leader_finder = LeaderFinder(leaders, self._assign)
         self._fetchers: dict[int, tuple[BrokerFetcher, anyio.CancelScope]] = {}  # by number
@@ -93,6 +94,7 @@ class FetcherManager:
         return (
             state in self._leader_finder
             or self._fetcher_of(state) is not None
+            or state in self._deciding
             or state in (self._endless.get(state.topic_partition), self._replays.get(state.topic_partition))
         )
 
@@ -181,7 +183,6 @@ class FetcherManager:
             epoch_ends = await self._epoch_ends(answered, patience)
             if now() - asked >= patience:
                 patience = min(2 * patience, self._settings.request_timeout)
-            whole = []
             for partition, state in waiting.items():
                 if self._replays.get(partition) is not state or not state.open:
                     continue  # another task like this one, or its claim, was faster
@@ -204,9 +205,12 @@ class FetcherManager:
                 if end == last.offset < plan.until and now() - short.setdefault(state, now()) < END_PATIENCE:
                     continue
                 del self._replays[partition]
-                if await self._is_replayed(state, plan, begin, end, last.offset):
-                    whole.append(state)
-            self._leader_finder.add(whole)
+                self._deciding.add(state)  # a minute, if the destination takes that long
+                try:
+                    if await self._is_replayed(state, plan, begin, end, last.offset):
+                        self._leader_finder.add([state])
+                finally:
+                    self._deciding.discard(state)
             if self._replays:
                 await anyio.sleep(PAUSE)
 
