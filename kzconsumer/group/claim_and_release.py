@@ -214,13 +214,18 @@ class Claimer:
         for claim in withdrawn:
             event, stored = "stored offset of a deleted topic removed", leaving[claim].offset
             log.warning(event, **claim.topic_partition._asdict(), stored=stored)
-        results = await outcomes([self._owners.release(at.fence, withdrawn.get(each)) for each, at in leaving.items()])
+        releases = [self._delete_owner(claim, at, withdrawn.get(claim)) for claim, at in leaving.items()]
+        results = await outcomes(releases)
         for claim, result in zip(leaving, results, strict=True):
             if not isinstance(result, KzConsumerError):
                 self._owned.forget(claim)
         for result in results:
             if isinstance(result, KzConsumerError):
                 raise result
+
+    async def _delete_owner(self, claim: OwnedPartition, at: CommittedPosition, withdrawn: Delete | None) -> None:
+        if not await self._owners.release(at.fence, withdrawn):
+            await self._owners.abandon(claim.topic_partition)  # it stands if only its claim record was deleted
 
     async def _withdrawn(self, leaving: Mapping[OwnedPartition, CommittedPosition]) -> dict[OwnedPartition, Delete]:
         """The stored offsets of deleted topics, which a new topic of that name would begin at."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import anyio.lowlevel
+from msgspec.structs import replace
 
 from kzconsumer.display import some
 from kzconsumer.errors import DestinationWentBackError, OffsetLostError
@@ -132,6 +133,8 @@ class Adopter:
             reason = "the group's nodes were deleted while it had members, or ZooKeeper was restored from a copy"
             log.error(event, **where, **at, reason=reason)
             record, plan, stored, stored_version = gone.record, gone.record.plan, gone.offset, gone.version
+            # The next write stores its epoch: a range that was published under it must be known under the same one.
+            claimed = replace(claimed, record=replace(claimed.record, epoch=record.epoch))
         in_flight = plan
         begin = resume(stored, record.committed_until)
         if begin != stored:
@@ -174,17 +177,18 @@ class Adopter:
     def _gone(self, partition: TopicPartition, claimed: Claimed, stored: int | None) -> CommittedPosition | None:
         """What this session had stored of the partition, if that was deleted or set back with the group's nodes."""
         # The version of a claim record grows with each claim, and members never delete one. So a record that is no
-        # newer now than when we lost the partition was deleted, or is of a copy of ZooKeeper. Nor is that an operator's
-        # reset: the tools change no group that has members, and with our session it has one. Of an earlier session
-        # nothing is kept. Every record before our offset has been processed, whichever member has owned the partition
-        # since. A range that we had planned may be published: it is planned again.
+        # newer now than when we lost the partition was deleted, or is of a copy of ZooKeeper; its epoch may be lower.
+        # Nor is that an operator's reset: the tools change no group that has members, and with our session it has one.
+        # Of an earlier session nothing is kept. Every record before our offset has been processed, whichever member has
+        # owned the partition since. A range that we had planned may be published: it is planned again.
         lost = self._committer.lost(partition)
         if lost is None or lost.offset is None or claimed.fence.record_version > lost.fence.record_version:
             return None
         before, now = lost.record, claimed.record
-        same = (before.incarnation, before.epoch) == (now.incarnation, now.epoch)
-        least = lost.offset if before.plan is None else lost.offset + 1
-        return lost if same and (stored is None or stored < least) else None
+        if before.incarnation != now.incarnation or before.epoch < now.epoch:
+            return None
+        least = lost.offset if before.plan is None and before.epoch == now.epoch else lost.offset + 1
+        return lost if stored is None or stored < least else None
 
     def _refused(self, adopted: Adopted, lacking: RangeIdentity) -> Adopted:
         """The destination lacks the last committed range, and perhaps others before it."""

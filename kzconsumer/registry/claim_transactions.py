@@ -222,18 +222,18 @@ class OwnerRegistry:
 
         None if there is none.
         """
-        paths = self._paths.owner(partition), self._paths.claim_record(partition)
-        found = await repeated(partial(self._fence_of_ours, *paths))
+        found = await repeated(partial(self._ours, partition))
         if found is None:
             return None
-        fence, present = found
-        # Our node may be left of an earlier claim, which was lost since the last sweep. If the topic was created again
-        # in between, that claim's record and the stored offset are of the former one: no transaction of this claim has
-        # replaced them. So that node is deleted, and the partition claimed.
-        if present != record:
-            await self.release(fence)
+        owner, present = found
+        # Our node may be left of an earlier claim, which was lost since the last sweep: because its record was deleted,
+        # for example. If the topic was created again in between, that claim's record and the stored offset are of the
+        # former one: no transaction of this claim has replaced them. So that node is deleted, and the partition
+        # claimed.
+        if present is None or present.data != record:
+            await self.abandon(partition)
             return None
-        return await self.change_thread(fence, thread)
+        return await self.change_thread(self._fence(partition, owner, present), thread)
 
     async def change_thread(self, fence: Fence, thread: ConsumerThreadId) -> Fence:
         """Make another thread of this member the owner, without releasing.
@@ -258,7 +258,7 @@ class OwnerRegistry:
         return msgspec.structs.replace(fence, owner=OwnerNode(fence.owner.path, moved.version))
 
     async def release(self, fence: Fence, withdrawn: Delete | None = None) -> bool:
-        """Delete our owner node; False if it was no longer ours.
+        """Delete our owner node; False if the fence does not hold: it was no longer ours, or its record was deleted.
 
         The same transaction deletes the stored offset if `withdrawn` is given and it was not changed since.
         """
@@ -275,6 +275,8 @@ class OwnerRegistry:
             if node is not None and node.stat.ephemeral_owner == self._session.id:
                 return await self.release(fence, withdrawn)
         except MultiFailedError as refused:
+            if not isinstance(refused.error, (BadVersionError, NoNodeError)):
+                raise refused.error from refused
             return refused.index > 1 and await self.release(fence)
         return True
 
@@ -332,10 +334,37 @@ class OwnerRegistry:
 
     async def abandon(self, partition: TopicPartition) -> None:
         """Delete an owner node of this session without a claim; another session's stays."""
-        path, record_path = self._paths.owner(partition), self._paths.claim_record(partition)
-        found = await repeated(partial(self._fence_of_ours, path, record_path))
-        if found is not None and not await self.release(found[0]):
-            await self.abandon(partition)  # it has changed since it was read
+        while True:
+            made = self._containers.made(partition.topic)
+            found = await repeated(partial(self._ours, partition))
+            if found is None:
+                return
+            owner, record = found
+            if record is None:
+                released = await self._release_without_record(partition, owner, made)
+            else:
+                released = await self.release(self._fence(partition, owner, record))
+            if released:
+                return
+            # It has changed since it was read.
+
+    async def _release_without_record(self, partition: TopicPartition, owner: OwnerNode, made: int) -> bool:
+        """Delete our owner node, whose claim record somebody has deleted; False if that is to be tried again."""
+        # A version of the owner node is no fence by itself: another member's claim leaves it at the same one. But that
+        # claim has made a record. So a record is created here, which is refused if there is one, and nothing is left
+        # of it.
+        path = self._paths.claim_record(partition)
+        try:
+            await self._session.multi([Create(path, b""), Delete(path, 0), Delete(owner.path, owner.version)])
+        except ConnectionLostError:
+            return False
+        except MultiFailedError as refused:
+            if not isinstance(refused.error, (BadVersionError, NodeExistsError, NoNodeError)):
+                raise refused.error from refused
+            if refused.index == 0 and isinstance(refused.error, NoNodeError):
+                await self._containers.make(partition.topic, made)
+            return False
+        return True
 
     async def owned(self, topics: Iterable[str]) -> set[TopicPartition]:
         """Partitions of these topics that have an owner node; one request per topic."""
@@ -374,15 +403,19 @@ class OwnerRegistry:
         """Whether the owner node is unchanged and of this session."""
         return stat is not None and stat.version == owner.version and stat.ephemeral_owner == self._session.id
 
-    async def _fence_of_ours(self, path: str, record_path: str) -> tuple[Fence, bytes] | None:
-        """The fence of an owner node of this session and the claim record, else None."""
+    async def _ours(self, partition: TopicPartition) -> tuple[OwnerNode, Node | None] | None:
+        """The owner node, if it is of this session, and the claim record."""
+        path = self._paths.owner(partition)
         # The record first: if another member claims between the two reads, it changes, and the fence does not hold.
         await self._session.sync(path)
-        record = await self._session.find(record_path)
+        record = await self._session.find(self._paths.claim_record(partition))
         owner = await self._session.find(path)
-        if record is None or owner is None or owner.stat.ephemeral_owner != self._session.id:
+        if owner is None or owner.stat.ephemeral_owner != self._session.id:
             return None
-        return Fence(OwnerNode(path, owner.stat.version), record_path, record.stat.version), record.data
+        return OwnerNode(path, owner.stat.version), record
+
+    def _fence(self, partition: TopicPartition, owner: OwnerNode, record: Node) -> Fence:
+        return Fence(owner, self._paths.claim_record(partition), record.stat.version)
 
     async def _stored(self, partition: TopicPartition) -> tuple[int | None, int]:
         path = self._paths.offset(partition)

@@ -14,7 +14,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.zookeeper.operations import Delete, SetData
 from tests.support.extent import seeds
 from tests.support.simulated.daemons import simulated_daemons
-from tests.support.simulated.group import SimulatedGroup, simulated_group
+from tests.support.simulated.group import SimulatedGroup, joined, simulated_group
 from tests.support.simulated.member import Handed, Member
 from tests.support.simulated.scene import Scene
 
@@ -25,6 +25,11 @@ def set_back(group: SimulatedGroup) -> None:
     """By a restore of all servers, which elect a leader."""
     copy = max(each.zxid for each in group.ensemble.log if each.time_ms <= (group.world.now - 4.0) * 1000)
     group.ensemble.restore(copy, elected=True)
+
+
+def delete_claim_records(group: SimulatedGroup) -> None:
+    for partition in group.logs.partitions:
+        group.delete_claim_record(partition, None)
 
 
 LOSSES = [SimulatedGroup.delete_nodes, set_back]
@@ -60,14 +65,18 @@ def test_a_member_continues_where_it_was(lose: Callable[[SimulatedGroup], None],
         assert {int(group.ensemble.tree.node(group.paths.offset(each)).data) - ends[each] for each in ends} == {5}
 
 
-@pytest.mark.parametrize("lose", LOSSES)
-def test_a_destination_gets_each_record_once(lose: Callable[[SimulatedGroup], None]) -> None:
+@pytest.mark.parametrize("epoch", [0, 1])
+@pytest.mark.parametrize("lose", [*LOSSES, delete_claim_records])
+def test_a_destination_gets_each_record_once(lose: Callable[[SimulatedGroup], None], epoch: int) -> None:
     """Whatever is in flight then: a range may be published, and its commit is what finds the claim lost."""
     for seed in seeds(1, 40):
         scene = Scene(looks="3s")
         with simulated_daemons(seed, scene, replayable=True) as daemons:
             daemons.group.logs.grow("t", 2)
             daemon = daemons.start(scene, 1.0, topics={"t": 1})
+            daemons.world.pass_time(4.0)
+            if epoch:
+                daemons.recreate("t", 2)
             daemons.world.pass_time(8.0 + daemons.world.random.random())
             daemon.misled_until = daemons.world.now + 3.0
             daemons.faults.trouble_all(3.0)
@@ -75,8 +84,27 @@ def test_a_destination_gets_each_record_once(lose: Callable[[SimulatedGroup], No
             daemons.group.logs.burst(20)
             daemons.world.pass_time(8.0)
             assert daemon.runs, f"seed {seed}"
-            assert RESTORED in {event["event"] for event in daemons.group.events}, f"seed {seed}"
+            if lose in LOSSES:
+                assert RESTORED in {event["event"] for event in daemons.group.events}, f"seed {seed}"
             daemons.come_to_an_end(45.0)
+
+
+@pytest.mark.parametrize("busy", [True, False], ids=["busy", "idle"])
+@pytest.mark.parametrize("after", [None, 0.03, 0.3], ids=["record", "owner and record", "owner, later record"])
+def test_partitions_whose_claim_records_are_deleted_go_on_and_move(after: float | None, busy: bool) -> None:
+    """An owner of many records finds it by the next commit, an idle one when it releases the partition."""
+    with simulated_group(1) as group:
+        member = joined(group)
+        for partition in group.logs.partitions:
+            group.delete_claim_record(partition, after)
+        if busy:
+            group.logs.burst(40)
+            group.world.pass_time(5.0)
+            assert len(member.held) == 4
+            assert all(group.paths.claim_record(each) in group.ensemble.tree.nodes for each in member.held)
+        another = group.join("b", {"t": 1}, 0.0, in_batches=True)
+        assert group.world.pass_time(10.0, lambda: len(another.held) == 2)
+        group.come_to_rest(20.0, 8.0)
 
 
 def test_a_lower_offset_that_another_member_has_stored_counts() -> None:

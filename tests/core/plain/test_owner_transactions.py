@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from structlog.testing import capture_logs
 
-from kzconsumer.errors import TopicChangedError
+from kzconsumer.errors import NotPermittedError, TopicChangedError
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.claim_record import Blocked, Claimed, ClaimRecord, ClaimRefused, Fence, encode_claim_record
 from kzconsumer.registry.claim_transactions import OwnerRegistry
@@ -22,6 +22,7 @@ from tests.support.simulated.clients import Clients
 PATHS = GroupPaths("g")
 PARTITION = TopicPartition("orders", 0)
 OWNER, RECORD, OFFSET = PATHS.owner(PARTITION), PATHS.claim_record(PARTITION), PATHS.offset(PARTITION)
+CONTAINER = RECORD.rpartition("/")[0]
 FIRST, SECOND = ConsumerThreadId("g_a", 0), ConsumerThreadId("g_a", 1)
 
 EXECUTED = pytest.mark.parametrize("executed", [True, False], ids=["reply lost", "request lost"])
@@ -160,6 +161,77 @@ def test_a_node_that_changes_while_it_is_abandoned_goes_all_the_same(path: str) 
         before_the_next_write(session, lambda: clients.ensemble.operate(SetData(path, data, -1)))
         await owners.abandon(PARTITION)
         assert OWNER not in clients.ensemble.tree.nodes
+
+    clients.play(script)
+
+
+GONE = pytest.mark.parametrize("gone", [(RECORD,), (RECORD, CONTAINER)], ids=["record", "container"])
+"""What an operator deletes under an owner node, as `deleteall` of ZooKeeper's shell does on its way."""
+
+
+@GONE
+@EXECUTED
+def test_a_node_without_claim_record_is_abandoned(gone: tuple[str, ...], executed: bool) -> None:
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        owners = registry(session)
+        fence = await claim(owners, FIRST)
+        clients.ensemble.operate(*(Delete(path, -1) for path in gone))
+        assert not await owners.release(fence)
+        clients.lose_the_next_write(executed=executed)
+        await owners.abandon(PARTITION)
+        assert clients.ensemble.tree.nodes.keys().isdisjoint((OWNER, RECORD))
+
+    clients.play(script)
+
+
+@GONE
+def test_a_node_without_claim_record_does_not_keep_us_from_claiming(gone: tuple[str, ...]) -> None:
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        owners = registry(session)
+        await claim(owners, FIRST)
+        clients.ensemble.operate(*(Delete(path, -1) for path in gone))
+        assert holds(clients, await claim(owners, SECOND), SECOND)
+
+    clients.play(script)
+
+
+def test_a_node_without_claim_record_that_is_another_sessions_by_now_stays() -> None:
+    """At the same version: only the record that its claim has made tells them apart."""
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        owners = registry(session)
+        await claim(owners, FIRST)
+        clients.ensemble.operate(Delete(RECORD, -1))
+        async with clients.session() as other:
+
+            def another_claims() -> None:
+                made = Create(OWNER, b"g_b-0", ephemeral=True), SetData(OWNER, b"g_b-0", 0), Create(RECORD, b"{}")
+                clients.ensemble.transact(other.id, [Delete(OWNER, -1), *made])
+
+            before_the_next_write(session, another_claims)
+            await owners.abandon(PARTITION)
+            assert clients.ensemble.tree.node(OWNER).owner == other.id
+
+    clients.play(script)
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["record", "no record"])
+def test_a_node_that_may_not_be_deleted_is_an_error(recorded: bool) -> None:
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        owners = registry(session)
+        await claim(owners, FIRST)
+        if not recorded:
+            clients.ensemble.operate(Delete(RECORD, -1))
+        clients.ensemble.closed[OWNER.rpartition("/")[0]] = "d"
+        with pytest.raises(NotPermittedError):
+            await owners.abandon(PARTITION)
 
     clients.play(script)
 

@@ -268,6 +268,15 @@ class SimulatedGroup:
         self.promises.disturb(partition)
         self.ensemble.operate(Delete(self.paths.owner(partition), -1))
 
+    def delete_claim_record(self, partition: TopicPartition, after: float | None) -> None:
+        """`after`: the owner node so many seconds before, as `deleteall` goes through the nodes; None: it stands."""
+        if after is not None:
+            self.delete_owner(partition)
+            self.world.pass_time(after)
+        self.promises.disturb(partition)
+        self.promises.unrecorded.add(partition)
+        self.ensemble.operate(Delete(self.paths.claim_record(partition), -1))
+
     def change_owner_unseen(self, partition: TopicPartition, *, deleted: bool) -> None:
         """No watch reports it."""
         path = self.paths.owner(partition)

@@ -281,6 +281,11 @@ class GroupMachine(ProcessesMachine):
         self.group.set_offset(partition, self.group.logs.end(partition) * part // 4)
         self.wait(wait)
 
+    @rule(which=ANY, after=st.sampled_from((None, 0.0, 0.03, 0.3)), wait=WAITS)
+    def delete_claim_record(self, which: int, after: float | None, wait: float) -> None:
+        self.group.delete_claim_record(self.partition(which), after)
+        self.wait(wait)
+
     @rule(lasts=FAULTS, wait=WAITS)
     def poison(self, lasts: float, wait: float) -> None:
         self.group.poison(lasts)

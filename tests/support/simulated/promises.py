@@ -60,6 +60,8 @@ class Promises:
         self.watching = True
         self.offsets_changed = False
         """A foreign program has set one."""
+        self.unrecorded: set[TopicPartition] = set()
+        """A foreign program has deleted their claim records: the next one's version may be that of an open claim."""
         self.observers: list[Callable[[Member, TopicPartition], None]] = []
         """Called when an application has received records."""
         self._handed: dict[TopicPartition, dict[int, Handed]] = {}
@@ -439,10 +441,10 @@ class Promises:
         process = self.network.processes.get(session)
         stale = session not in (OPERATOR, holder)
         if stale:
-            # After a restoration the fence of a claim that the copy lacks may hold, by the versions of another claim:
-            # that one is lost then, and begins again at what was stored here.
+            # After a restoration, the fence of a claim that the copy lacks may hold, or that of one whose record was
+            # deleted, by the versions of another claim: that is lost then, and begins again at what was stored here.
             self._unclean.add(claim)
-            if self.world.now > self._restored_until:
+            if self.world.now > self._restored_until and partition not in self.unrecorded:
                 self.violated(f"{process} stored {partition} = {offset} without owning it")
         if session == OPERATOR or self._outdated(partition, claim):
             self._meddled.add(partition)
