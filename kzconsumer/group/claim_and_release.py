@@ -206,7 +206,7 @@ class Claimer:
         # Between 2 and 4 another program may take the partition only by deleting our node; then the release is refused,
         # as the fence does not hold, and nothing is left to do.
         with anyio.CancelScope(deadline=until + LEAST_FOR_LISTENER):
-            await self._listener.revoked([claim.topic_partition for claim in drained])
+            await self._report_end(drained)
         leaving = await self._close(drained)
         for claim in leaving:
             self._watches.unguard(claim.owner.path)
@@ -249,9 +249,12 @@ class Claimer:
 
     async def report_leaving(self) -> None:
         """Report to the listener what ends because the member leaves, whether a release is under way or not."""
-        lost = {partition for partition, claim in self._owned.claims.items() if claim.progress.lost}
-        await self._listener.lost(lost)
-        await self._listener.revoked(self._owned.claims.keys() - lost)
+        await self._report_end(list(self._owned.claims.values()))
+
+    async def _report_end(self, claims: Collection[OwnedPartition]) -> None:
+        """Report each as lost, if it was while its release waited, or as revoked."""
+        await self._listener.lost([claim.topic_partition for claim in claims if claim.progress.lost])
+        await self._listener.revoked([claim.topic_partition for claim in claims])  # what was reported is left out
 
     async def lose_all(self) -> None:
         """The session has expired, and every claim with it."""

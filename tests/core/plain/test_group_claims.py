@@ -91,6 +91,27 @@ def test_a_partition_that_moves_before_it_has_an_offset_begins_by_the_reset_poli
         group.check()
 
 
+def test_a_partition_that_is_lost_while_its_release_waits_for_work_is_reported_as_lost() -> None:
+    with simulated_group(1) as group:
+        group.logs.grow("t", 2)
+        kept, moved = group.logs.partitions
+        member = group.join("a", {"t": 1}, 2.0, in_batches=False)
+        assert group.world.pass_time(10, lambda: len(member.owned) == 2)
+        group.pause(member, kept)
+        group.logs.burst(40)
+        assert group.world.pass_time(5, lambda: bool(member.in_hand))
+        group.join("b", {"t": 1}, 0.0, in_batches=False)
+        assert member.connector is not None
+        present = present_member(member.connector)
+        progress = present.owned.claims[moved].progress
+        assert group.world.pass_time(1.0, lambda: not progress.open)
+        group.promises.disturb(moved)
+        present.committer.lose(progress, "as a commit finds it")
+        group.world.pass_time(5.0)
+        assert member.lost == {moved}
+        group.check()
+
+
 async def hang(*_: object) -> None:
     await anyio.sleep_forever()
 

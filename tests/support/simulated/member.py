@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup
 import kzconsumer
 from kzconsumer.consumer import Acknowledge, ConsumerConnector, KafkaStream
 from kzconsumer.errors import KzConsumerError
+from kzconsumer.group.owned_partitions import OwnedPartition
 from kzconsumer.group.rebalance_listener import RebalanceListener
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.records._native import Message
@@ -142,10 +143,10 @@ class Member(RebalanceListener):
         return member.owned.held if member is not None else {}
 
     @property
-    def claims(self) -> Collection[TopicPartition]:
+    def claims(self) -> Mapping[TopicPartition, OwnedPartition]:
         """With those that were lost since the last rebalance."""
         member = sessions_of(self.connector).member if self.connector is not None else None
-        return member.owned.claims if member is not None else ()
+        return member.owned.claims if member is not None else {}
 
     def unfreeze(self) -> None:
         self.process.frozen = False
@@ -244,6 +245,8 @@ class Member(RebalanceListener):
         self.owned |= partitions
 
     async def on_revoked(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
+        if lost := {each for each in partitions if each in self.claims and self.claims[each].progress.lost}:
+            self.group.violated(f"{self.name} was notified that {listed(lost)} is revoked, which it had lost")
         self._gone("revoked", partitions)
 
     async def on_lost(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
