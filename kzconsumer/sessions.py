@@ -341,15 +341,15 @@ class Sessions:
                 #    away before the session is closed.
                 try:
                     await self._require_own_cluster(session)
+                    if self._former is not None:
+                        await session.end_former(self._former)
+                        self._former = None
+                    if not await self._is_fit(session):
+                        return
                 except SessionExpiredError:
                     return
                 except OtherClusterError as other:
                     self._stay_elsewhere(other)
-                    return
-                if self._former is not None:
-                    await session.end_former(self._former)
-                    self._former = None
-                if not await self._is_fit(session):
                     return
             if self._connecting.cancelled_caught:
                 return
@@ -391,7 +391,10 @@ class Sessions:
         self._state.own_cluster.require(found)
 
     async def _is_fit(self, session: ZooKeeperSession) -> bool:
-        """Whether a broker accepts a connection; checked only after the member was unfit."""
+        """Whether a broker accepts a connection; checked only after the member was unfit.
+
+        Raises SessionExpiredError.
+        """
         if not self._hold_down.seconds:
             return True
         reason = await ClusterView(session, self.settings, self.brokers).unreachable()

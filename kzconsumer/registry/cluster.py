@@ -29,7 +29,7 @@ from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.credentials import load_access, needs_access
 from kzconsumer.zookeeper.operations import ConnectString
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer.zookeeper.watches import Watches
+from kzconsumer.zookeeper.watches import Watches, repeated
 
 LIMIT = 15.0
 
@@ -134,9 +134,11 @@ class ClusterView:
         return LogOffsets(self.leaders, self.brokers, self.settings.fetch.request_timeout, isolation)
 
     async def unreachable(self) -> str | None:
-        """Why no broker accepts a connection; None if one does."""
+        """Why no broker accepts a connection; None if one does. Raises SessionExpiredError."""
         try:
-            found = await self.topics.brokers()
+            found = await repeated(self.topics.brokers)
+        except SessionExpiredError:
+            raise
         except KzConsumerError as error:
             return str(error)
         reasons = ["; ".join(self.topics.unusable.values()) or "no broker is up"]

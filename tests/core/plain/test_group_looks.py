@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -23,6 +24,7 @@ from kzconsumer.member import Member as Membership
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.claim_record import OwnerNode
 from kzconsumer.registry.claim_transactions import OwnerRegistry
+from kzconsumer.registry.cluster import ClusterView
 from kzconsumer.registry.paths import topic
 from kzconsumer.zookeeper.operations import Create, Delete, SetData, Stat
 from tests.support.members import present_member, sessions_of
@@ -419,6 +421,32 @@ def test_a_member_stays_if_no_other_does_better(why: str) -> None:
             group.find_brokers(members[0])
         assert not group.world.pass_time(3 * UNFIT_AFTER, lambda: not all(member.owned for member in members))
         assert not logged(group, "left the group")
+        group.check()
+
+
+@pytest.mark.parametrize("expired", [False, True], ids=["connection", "session"])
+def test_a_fault_of_zookeeper_does_not_keep_a_member_away_for_longer(
+    expired: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says nothing about the brokers, which are asked again."""
+    with simulated_group(1, looks="1s") as group:
+        group.logs.grow("t", PARTITIONS)
+        first, second = joined(group, "a", "b")
+        group.lose_brokers(first)
+        assert group.world.pass_time(2 * UNFIT_AFTER, lambda: shared([second]))
+        group.find_brokers(first)
+        unreachable = ClusterView.unreachable
+
+        async def interrupted(self: ClusterView) -> str | None:
+            monkeypatch.undo()
+            if expired:
+                group.expire(first)
+            group.world.after(0.0, partial(group.network.cut, first.process, arrives=False))
+            return await unreachable(self)
+
+        monkeypatch.setattr(ClusterView, "unreachable", interrupted)
+        assert group.world.pass_time(FIRST_HOLD_DOWN + 10, lambda: shared([first, second]))
+        assert ClusterView.unreachable is unreachable
         group.check()
 
 
