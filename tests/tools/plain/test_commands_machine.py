@@ -49,6 +49,8 @@ class Commands:
         self.chance = chance
         self.stored: dict[TopicPartition, int | None] = {}
         """None for an offset that cannot be read."""
+        self.begins: dict[TopicPartition, int | None] = {}
+        """Where a member does: after the stored offset if its sink has committed more."""
         self.logs: dict[TopicPartition, range] = {}
         self._capsys = capsys
         group.logs.stop()
@@ -66,15 +68,18 @@ class Commands:
         if content is None and partition not in GONE:
             return
         content = content or b"3"
-        offset = self.stored[partition] = None if content == b"x" else int(content)
+        offset = self.stored[partition] = self.begins[partition] = None if content == b"x" else int(content)
         self.group.ensemble.make(GROUP.offset(partition), content)
         if self.chance.random() < 0.6:
             topic = self.group.ensemble.tree.nodes.get(paths.topic(partition.topic))
             incarnation, epoch = f"{topic.czxid if topic is not None else 5:#x}", self.chance.randrange(3)
             record = ClaimRecord(1, "range", incarnation, epoch, "f")
             if offset is not None and self.chance.random() < 0.5:
-                mark = CommitMark(until=offset, incarnation=incarnation, epoch=epoch, fingerprint="f")
+                until = max(0, offset + self.chance.choice((-3, 0, 0, 9)))
+                mark = CommitMark(until=until, incarnation=incarnation, epoch=epoch, fingerprint="f")
                 record = msgspec.structs.replace(record, mark=mark, position=StoredPosition(offset, 0))
+                if partition not in GONE:
+                    self.begins[partition] = max(offset, until)
             self.group.ensemble.make(GROUP.claim_record(partition), encode_claim_record(record))
 
     # -- commands
@@ -160,16 +165,16 @@ def test_what_commands_show_and_change(seed: int, tmp_path: Path, capsys: pytest
 def require_truth(kzconsumer: Commands) -> None:
     """Of the lag of each partition and of all, and of offsets, in all views."""
     lags: dict[TopicPartition, int | None] = {}
-    for each, stored in kzconsumer.stored.items():
+    for each, begins in kzconsumer.begins.items():
         if (log := kzconsumer.logs.get(each)) is not None:
-            lags[each] = None if stored is None or stored > log.stop else log.stop - max(stored, log.start)
-    topics = {each.topic for each in kzconsumer.stored}
+            lags[each] = None if begins is None or begins > log.stop else log.stop - max(begins, log.start)
+    topics = {each.topic for each in kzconsumer.begins}
     for each, log in kzconsumer.logs.items():
-        if each.topic in topics and each not in kzconsumer.stored:  # never read
+        if each.topic in topics and each not in kzconsumer.begins:  # never read
             lags[each] = None if log.stop > log.start else 0
     known = [lag for lag in lags.values() if lag is not None]
     total = sum(known) if lags and len(known) == len(lags) else None
-    lost = {each: max(0, kzconsumer.logs[each].start - (kzconsumer.stored.get(each) or 0)) for each in lags}
+    lost = {each: max(0, kzconsumer.logs[each].start - (kzconsumer.begins.get(each) or 0)) for each in lags}
     shown = kzconsumer.json("lag", "g", status=0 if len(known) == len(lags) else 3)
     assert {_at(row): row["lag"] for row in shown["partitions"] if not row["gone"]} == lags
     assert {_at(row): row["lost"] for row in shown["partitions"] if row["lag"] is not None} == {
@@ -180,7 +185,7 @@ def require_truth(kzconsumer: Commands) -> None:
         assert (of["lag"], of["lag_at_least"], of["gone"]) == (total, sum(known), len(GONE))
         assert sum(of["unknown"].values()) == len(lags) - len(known)
     offsets = kzconsumer.json("offsets", "show", "g")["partitions"]
-    assert {_at(row): row["stored"] for row in offsets} == kzconsumer.stored
+    assert {_at(row): row["stored"] for row in offsets} == kzconsumer.begins
     records = kzconsumer.records()
     for row in offsets:
         record = records.get(GROUP.claim_record(_at(row)))

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from kzconsumer.lag.partition import Why
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer.offsets.start_rules import WithBrokers
-from kzconsumer.registry.claim_record import ClaimRecord, encode_claim_record
+from kzconsumer.offsets.start_rules import WithBrokers, resume
+from kzconsumer.registry.claim_record import ClaimRecord, CommitMark, encode_claim_record
 from kzconsumer.zookeeper.operations import Node
+from kzconsumer_tools.exporter.seen_groups import group_of_nodes
 from kzconsumer_tools.groups.advice import examined
 from kzconsumer_tools.groups.diagnosis import examine, not_asked, of_progress
 from kzconsumer_tools.groups.group_lag import (
@@ -230,6 +231,25 @@ def test_the_offset_of_an_earlier_topic_is_no_lag(stored: int, claimed: str | No
     after = group_offsets(nodes, "both", with_brokers).partitions[0].stored
     # A claim begins another epoch, in which the brokers' copy does not count. Without a claim record nothing says that.
     assert after == (10 if counts else 6 if claimed is None else None)
+
+
+@pytest.mark.parametrize("stored", [None, "x", "100", "6000"])
+@pytest.mark.parametrize("incarnation", [1, 2])
+def test_a_member_begins_at_what_its_sink_has_committed(stored: str | None, incarnation: int) -> None:
+    """As a claim does; what was committed of another topic of that name does not count."""
+    mark = CommitMark(until=5000, incarnation=hex(incarnation), epoch=0, fingerprint="f")
+    record = ClaimRecord(1, "range", hex(incarnation), fingerprint="f", mark=mark)
+    offsets = {} if stored is None else {"orders/0": node(stored)}
+    nodes = group({}, {}, offsets, {"orders/0": node(encode_claim_record(record))}, {"orders": topic(1)})
+    known = facts(nodes)
+    readable = int(stored) if stored is not None and stored.isdecimal() else None
+    begins = resume(readable, 5000 if incarnation == 1 else None)
+    assert known.offsets.get(ORDERS[0]) == begins
+    if begins is not None:
+        assert [(each.stored, each.zookeeper) for each in group_offsets(nodes).partitions] == [(begins, readable)]
+        assert whole(known, {ORDERS[0]: LogRange(0, 9000)}).lag == 9000 - begins
+        (read,) = group_of_nodes(nodes).partitions
+        assert (read.stored, read.committed) == (begins, 0.0 if begins == readable else None)
 
 
 def test_offsets_that_cannot_be_read_look_different_from_none() -> None:

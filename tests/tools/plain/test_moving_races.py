@@ -11,6 +11,7 @@ import pytest
 from kzconsumer.errors import NotDoneError, NotFoundError
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.start_rules import Storage, WithBrokers
+from kzconsumer.registry.claim_record import ClaimRecord, CommitMark, StoredPosition, encode_claim_record
 from kzconsumer.registry.paths import GroupPaths, topic
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_tools.node_changes import Progress
@@ -75,6 +76,22 @@ def test_nothing_happens_meanwhile() -> None:
         assert after.same
         assert not any(each.changes for each in after.partitions)
         assert "the same offsets in 3 partitions" in compared_table(after)
+
+    play(script)
+
+
+def test_what_a_sink_has_committed_is_not_handed_to_the_brokers_again() -> None:
+    """A program that knows no claim records has set back the stored offset: a member begins at the mark."""
+
+    async def script(cluster: Cluster) -> None:
+        stat = await cluster.session.exists(topic("orders"))
+        assert stat is not None
+        mark = CommitMark(until=8, incarnation=f"{stat.czxid:#x}", epoch=0, fingerprint="f")
+        record = ClaimRecord(1, "range", mark.incarnation, fingerprint="f", mark=mark, position=StoredPosition(8, 3))
+        await put(cluster.session, GROUP.claim_record(PLACES[0]), encode_claim_record(record))
+        await apply_move(cluster, asked(), await prepare_move(cluster, asked()))
+        assert offsets(cluster) == {**OFFSETS, PLACES[0]: 8}
+        assert cluster.has["new"][PLACES[0]].leader_epoch == 3
 
     play(script)
 

@@ -139,7 +139,7 @@ def left_over(at: Scene) -> None:
         broker.groups |= {"old", "copy"}
     at.offsets("old", orders=[20, 2, 10], pay=[9], gone=[5, 6])
     now = at.incarnation("orders")
-    mark = CommitMark(until=12, incarnation=now, epoch=2, fingerprint="f", written=(4, 12))
+    mark = CommitMark(until=10, incarnation=now, epoch=2, fingerprint="f", written=(4, 10))
     plan = plan_of(10, 15, incarnation=now, epoch=2, rejected="1 3", leader_epoch=0)
     position = StoredPosition(20, 0)
     at.claims(

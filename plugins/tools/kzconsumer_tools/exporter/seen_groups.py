@@ -23,10 +23,9 @@ from kzconsumer.lag.partition import (
 from kzconsumer.lag.totals import Total, total
 from kzconsumer.lag.write_times import LogGrowth
 from kzconsumer.model import TopicPartition
-from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.status.partition_health import WINDOW, Commit, Judgement, judge
 from kzconsumer_tools.groups.group_description import described_partitions
-from kzconsumer_tools.groups.group_lag import LogRange, Logs
+from kzconsumer_tools.groups.group_lag import LogRange, Logs, stored_at
 from kzconsumer_tools.groups.group_nodes import GroupNodes, facts
 
 
@@ -66,8 +65,7 @@ def group_of_nodes(nodes: GroupNodes) -> ReadGroup:
         place = TopicPartition(each.topic, each.partition)
         if known.gone(place) and place not in known.offsets:
             continue  # a claim record, or an owner, of what does not exist: there is no offset that could be left over
-        path = GroupPaths(nodes.group).offset(place)
-        committed = nodes.offsets[path].stat.mtime / 1000 if each.stored is not None else None
+        committed = stored_at(nodes, known, place) if each.stored is not None else None
         rows.append(
             ReadPartition(
                 each.topic,

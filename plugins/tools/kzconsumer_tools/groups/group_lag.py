@@ -176,14 +176,14 @@ def standing_of(nodes: GroupNodes, known: GroupFacts, found: Iterable[PartitionL
         partition = TopicPartition(each.topic, each.partition)
         node = nodes.owners.get(GroupPaths(nodes.group).owner(partition))
         if each.behind and node is not None and known.owners[partition].kind == "member":
-            stored = _stored_at(nodes, known, partition)
+            stored = stored_at(nodes, known, partition)
             committed = None if stored is None else at - stored
             standing[partition] = standing_for_others(each, at - node.stat.ctime / 1000, committed)
     return standing
 
 
-def _stored_at(nodes: GroupNodes, known: GroupFacts, partition: TopicPartition) -> float | None:
-    """When the stored offset was stored, in seconds since 1970; None for the brokers', who do not say."""
+def stored_at(nodes: GroupNodes, known: GroupFacts, partition: TopicPartition) -> float | None:
+    """When the offset at which a member begins was stored, in seconds since 1970; None if it is not ZooKeeper's."""
     node = nodes.offsets.get(GroupPaths(nodes.group).offset(partition))
     with contextlib.suppress(ValueError):
         if node is not None and decode_offset(node.data) == known.offsets.get(partition):

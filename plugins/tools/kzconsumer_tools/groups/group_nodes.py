@@ -11,6 +11,7 @@ from kzconsumer.display import plural, some
 from kzconsumer.errors import GroupInUseError
 from kzconsumer.lag.partition import Why
 from kzconsumer.model import TopicPartition
+from kzconsumer.offsets.start_rules import resume
 from kzconsumer.registry import claim_record, paths
 from kzconsumer.registry.claim_record import (
     Blocked,
@@ -122,8 +123,9 @@ class PartitionOwner(msgspec.Struct, frozen=True):
 class GroupFacts(msgspec.Struct, frozen=True):
     """The decoded nodes. `streams`: consumer id -> topic -> number of streams; of a pattern, topics that exist.
 
-    `offsets` has None for one that says that there is none, that is unreadable (`unreadable_offsets`), or that was
-    stored for an earlier topic of that name (`earlier_offsets`): a member begins there as without an offset.
+    `offsets`: where a member begins, which is after the stored offset if another program moved that back behind what a
+    replayable sink has committed. It has None for one that says that there is none, that is unreadable
+    (`unreadable_offsets`), or that was stored for an earlier topic of that name (`earlier_offsets`).
     `unread_offsets`: why it is not known where a member begins; `offsets` has None for these, too.
     """
 
@@ -269,12 +271,24 @@ def _held_by(nodes: GroupNodes, path: str, node: Node) -> OwnerKind:
 
 def _offsets(nodes: GroupNodes, findings: list[NodeFinding]) -> Iterator[tuple[TopicPartition, int | None]]:
     for partition, path, node in _by_partition(nodes.offsets, findings):
+        offset = None
         try:
             offset = decode_offset(node.data)
-            yield partition, None if is_of_earlier_topic(nodes, partition) else offset
         except ValueError as error:
             findings.append(NodeFinding("unreadable_offset", path, str(error)))
-            yield partition, None
+        yield partition, None if is_of_earlier_topic(nodes, partition) else resume(offset, _mark(nodes, partition))
+    for partition, _, _ in _by_partition(nodes.claims, []):
+        mark = _mark(nodes, partition)
+        if mark is not None and GroupPaths(nodes.group).offset(partition) not in nodes.offsets:
+            yield partition, mark
+
+
+def _mark(nodes: GroupNodes, partition: TopicPartition) -> int | None:
+    """Up to where the destination of a replayable sink has the present topic: a member begins at no earlier offset."""
+    record, topic = record_of(nodes, partition), nodes.topics.get(partition.topic)
+    if record is None or topic is None or topic.incarnation is None or partition.partition not in topic.partitions:
+        return None
+    return record.committed_until if record.incarnation == f"{topic.incarnation:#x}" else None
 
 
 def _claimed(nodes: GroupNodes, findings: list[NodeFinding]) -> Iterator[TopicPartition]:
