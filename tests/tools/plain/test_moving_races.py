@@ -89,7 +89,7 @@ def test_what_a_sink_has_committed_is_not_handed_to_the_brokers_again() -> None:
         mark = CommitMark(until=8, incarnation=f"{stat.czxid:#x}", epoch=0, fingerprint="f")
         record = ClaimRecord(1, "range", mark.incarnation, fingerprint="f", mark=mark, position=StoredPosition(8, 3))
         await put(cluster.session, GROUP.claim_record(PLACES[0]), encode_claim_record(record))
-        await apply_move(cluster, asked(), await prepare_move(cluster, asked()))
+        await applied(cluster, asked(), await prepare_move(cluster, asked()))
         assert offsets(cluster) == {**OFFSETS, PLACES[0]: 8}
         assert cluster.has["new"][PLACES[0]].leader_epoch == 3
 
