@@ -110,6 +110,11 @@ def test_offsets_that_are_no_numbers_and_nodes_of_no_partition() -> None:
     assert len(burrow.topic_offsets({}, "orders", [0, MOST_PARTITIONS + 1])) == MOST_PARTITIONS
 
 
+def test_a_member_whose_registration_is_unreadable_is_a_member() -> None:
+    seen = follow((group({"m": node("not json", 0x11)}, {}, stored(p0=(5, 0.0))), {P[0]: 10}))
+    assert seen.members == 1
+
+
 def test_a_partition_is_not_stalled_before_its_first_commit() -> None:
     first = group({"m": ours(orders=2)}, {"orders/0": node("m-0", 0x11)}, {})
     readings = [(first, {P[0]: 10})] * 20

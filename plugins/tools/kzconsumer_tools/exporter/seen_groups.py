@@ -79,7 +79,7 @@ def group_of_nodes(nodes: GroupNodes) -> ReadGroup:
             )
         )
     asked = known.existing.union(place for place in known.offsets if not known.gone(place))
-    return ReadGroup(len(known.members), tuple(rows), asked, nodes.foreign)
+    return ReadGroup(len(nodes.registrations), tuple(rows), asked, nodes.foreign)
 
 
 class SeenPartition(msgspec.Struct, frozen=True, gc=False):
