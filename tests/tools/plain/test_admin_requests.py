@@ -179,6 +179,11 @@ def test_settings_that_change() -> None:
     assert found == [Setting("retention.ms", "1", "-1"), Setting("odd", "x", None)]
 
 
+@pytest.mark.parametrize("value", ["compact", "delete,compact", "compact,delete", "compact, delete"])
+def test_policies_of_cleanup_are_a_list_in_any_order(value: str) -> None:
+    assert changed({}, {"cleanup.policy": value}, [], [5]) == [Setting("cleanup.policy", None, value)]
+
+
 @pytest.mark.parametrize(
     ("name", "value", "versions", "output"),
     [
@@ -188,6 +193,7 @@ def test_settings_that_change() -> None:
         ("retention.ms", "1s", [5], "not a whole number from -1"),
         ("max.message.bytes", str(2**31), [5], "to 2147483647"),
         ("cleanup.policy", "delete,compact", [1], "not one of delete, compact"),
+        ("cleanup.policy", "compact,", [4], "not one of delete, compact, nor several with commas"),
         ("compression.type", "zstd", [4, 5], "not one of uncompressed"),
         ("unclean.leader.election.enable", "yes", [5], "not one of true, false"),
         ("min.cleanable.dirty.ratio", "1.5", [5], "not from 0 to 1"),

@@ -273,12 +273,20 @@ class OneOf(msgspec.Struct, frozen=True):
         return None if value in self.words else f"not one of {', '.join(self.words)}"
 
 
+class ListOf(msgspec.Struct, frozen=True):
+    words: tuple[str, ...]
+
+    def fault(self, value: str) -> str | None:
+        known = set(re.split(r"\s*,\s*", value.strip())) <= {*self.words}
+        return None if known else f"not one of {', '.join(self.words)}, nor several with commas"
+
+
 class Throttled(msgspec.Struct, frozen=True):
     def fault(self, value: str) -> str | None:
         return None if _THROTTLED.fullmatch(value) else "neither * nor PARTITION:BROKER,PARTITION:BROKER"
 
 
-Kind = Whole | Share | OneOf | Throttled
+Kind = Whole | Share | OneOf | ListOf | Throttled
 
 _BOOLEAN = OneOf(("true", "false"))
 _COUNT, _MS = Whole(0, _INT), Whole(0, _LONG)
@@ -287,7 +295,7 @@ _CODECS = ("uncompressed", "producer", "gzip", "snappy", "lz4")
 SETTINGS: Mapping[str, tuple[tuple[int, Kind], ...]] = {
     # Name -> (version of the broker's registration, values that brokers take from it on). Versions: 1: 0.8.2, 2: 0.9,
     # 3: 0.10, 4: 0.10.2, 5: 2.7. message.format.version is left out: its values differ with each release.
-    "cleanup.policy": ((1, OneOf(("delete", "compact"))), (4, OneOf(("delete", "compact", "delete,compact")))),
+    "cleanup.policy": ((1, OneOf(("delete", "compact"))), (4, ListOf(("delete", "compact")))),
     "compression.gzip.level": ((5, Whole(-1, 9)),),
     "compression.lz4.level": ((5, Whole(1, 17)),),
     "compression.type": ((2, OneOf(_CODECS)), (5, OneOf((*_CODECS, "zstd")))),
