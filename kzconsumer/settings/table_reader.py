@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import date, time
 from functools import cache
 from typing import Annotated, Any, ClassVar, TypeVar, cast
 
@@ -245,7 +246,8 @@ def _inner(where: str, key: str) -> str:
 
 def _shown(value: object) -> str:
     """A value as in the file, short enough for a line."""
-    text = json.dumps(redacted(value), ensure_ascii=False, default=str)
+    is_date = isinstance(value, date | time)  # which stands without quotes in a file
+    text = str(value) if is_date else json.dumps(redacted(value), ensure_ascii=False, default=str)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

@@ -9,7 +9,8 @@ import ipaddress
 import re
 import warnings
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from datetime import time as clock_time
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -153,11 +154,16 @@ def _is_host(text: str) -> bool:
 
 def read_name(value: object) -> str:
     """A group or client id (`kafka.common.Config`, 1.1.1), but not an empty one."""
-    if isinstance(value, int | float):
-        raise ValueError("is not text: it needs quotes")
+    _require_quotes(value)
     if not isinstance(value, str) or not _LEGAL_NAME.fullmatch(value):
         raise ValueError("is not a name made of ASCII letters, digits, '.', '_' and '-'")
     return value
+
+
+def _require_quotes(value: object) -> None:
+    """Raises ValueError for what TOML reads as no text, though a name may look like that."""
+    if isinstance(value, int | float | date | clock_time):
+        raise ValueError("is not text: it needs quotes")
 
 
 def read_listen(value: object) -> str:
@@ -201,6 +207,7 @@ def read_listener(value: object) -> str:
 
 def read_topic(value: object) -> str:
     """A topic name (`org.apache.kafka.common.internals.Topic`)."""
+    _require_quotes(value)
     if not isinstance(value, str) or not _LEGAL_NAME.fullmatch(value) or value in {".", ".."}:
         raise ValueError("is not a topic name (ASCII letters, digits, '.', '_' and '-')")
     if len(value) > _TOPIC_NAME_MAX:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,8 @@ def test_bad_chroots(connect: str) -> None:
     [
         ({"group": {"id": ""}}, "[group] id: \"\" is not a name made of ASCII letters, digits, '.', '_' and '-'"),
         ({"group": {"id": 2026}}, "[group] id: 2026 is not text: it needs quotes"),
+        ({"group": {"id": date(2026, 1, 31)}}, "[group] id: 2026-01-31 is not text: it needs quotes"),
+        ({"rejected": {"topic": 2026}}, "[rejected] topic: 2026 is not text: it needs quotes"),
         ({"group": {"id": "a/b"}}, "[group] id: \"a/b\" is not a name made of ASCII letters, digits, '.', '_' and '-'"),
         ({"group": {"id": "é"}}, "[group] id: \"é\" is not a name made of ASCII letters, digits, '.', '_' and '-'"),
         ({"group": {"asignor": "range"}}, "[group] asignor: unknown key; did you mean assignor?"),

@@ -65,7 +65,7 @@ def lines(place: tuple[str, ...]) -> Iterator[str]:
     faults: dict[str, list[str]] = {}
     plainly = []
     for value in VALUES:
-        text = json.dumps(value, ensure_ascii=False, default=str)
+        text = str(value) if isinstance(value, datetime) else json.dumps(value, ensure_ascii=False)
         name = f'"x" * {len(value)}' if isinstance(value, str) and len(value) > 40 else text
         try:
             settings = Settings.from_dict(with_value(REQUIRED, place, value))
