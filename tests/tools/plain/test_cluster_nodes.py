@@ -109,6 +109,7 @@ def test_states_epochs_settings_and_requests() -> None:
         (decode_broker, b"nobody"),
         (decode_broker, b"a:b:c"),
         (decode_broker, b'{"version":1,"timestamp":"soon","host":"h","port":1}'),
+        (decode_broker, b'{"version":1,"timestamp":"99999999999999999","host":"h","port":1}'),
         (decode_controller, b"{}"),
         (decode_controller, b"\xff"),
         (decode_epoch, b"x"),

@@ -18,6 +18,9 @@ from kzconsumer.registry.paths import is_number
 NO_LEADER = -1
 """The leader of a partition without leader."""
 
+_MOST_MS = 253_402_300_799_999
+"""The last one of the year 9999, after which a datetime has no time."""
+
 _Id = Annotated[int, Meta(ge=0)]
 _Replicas = tuple[int, ...]
 
@@ -166,9 +169,12 @@ def _of_0_7(data: bytes) -> BrokerListener:
 def _number(text: str | int | None) -> int | None:
     """Brokers write times as text; -1 stands for none."""
     try:
-        return int(text) if text is not None and int(text) >= 0 else None
+        number = -1 if text is None else int(text)
     except ValueError:
-        raise ValueError(f"{text!r} is not a time in ms") from None
+        number = _MOST_MS + 1
+    if number > _MOST_MS:
+        raise ValueError(f"{str(text)[:40]!r} is not a time in ms")
+    return number if number >= 0 else None
 
 
 class Unreadable(msgspec.Struct, frozen=True):
