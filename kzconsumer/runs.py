@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 
 import anyio
@@ -38,6 +38,7 @@ from kzconsumer.registry import paths as nodes
 from kzconsumer.registry.cluster import ClusterView, broker_pool, open_session
 from kzconsumer.registry.cluster_topics import TopicSource, other_topics
 from kzconsumer.registry.group_records import (
+    DELETED,
     GroupRun,
     Registration,
     TopicEnds,
@@ -59,6 +60,10 @@ LOG_LOOK = 2.0
 """Seconds between two looks at topics and logs."""
 
 
+Committed = Callable[[GroupRun, Collection[str]], Awaitable[Mapping[TopicPartition, int]]]
+"""Up to where all partitions of deleted topics are committed, and at most up to their ends; 0 if that is unknown."""
+
+
 class RunLosses:
     """Whether a run continues whose records are no longer in the log, and with which ends.
 
@@ -77,29 +82,32 @@ class RunLosses:
         self._compare_at = -math.inf
         self._differs: dict[TopicPartition, float] = {}  # since when
 
-    async def reachable(self, run: GroupRun, short: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """New ends for partitions that cannot be read up to their ends; `short` has the stored offset of each.
+    async def reachable(self, run: GroupRun, short: Collection[TopicPartition], committed: Committed) -> GroupRun:
+        """The run with the ends up to which these partitions, which are not committed up to theirs, can be read.
 
         A deleted or recreated topic ends where it is committed. Raises OffsetLostError if the settings say to fail,
         SessionExpiredError, ConnectionLostError, ZooKeeperError.
         """
         time = now()
         if time - self._looked < LOG_LOOK:
-            return {}
+            return run
         self._looked = time
         there = await self._there(run, short)
         if there is None:
-            return {}
-        if not there:
-            if self._reset == FAIL:
-                partition, at = min(short.items())
-                raise _lost(run, partition, f"is committed up to {at}, and its topic was deleted", 'reset = "smallest"')
-            return dict(short)
+            return run
+        if deleted := {partition.topic for partition in short} - there:
+            at = await committed(run, deleted)
+            lost = [partition for partition, end in run.ends.items() if at.get(partition, end) < end]
+            if not lost or self._reset != FAIL:
+                return run.without(at)
+            if not there:
+                what = f"is committed up to {at[min(lost)]}, and its topic was deleted"
+                raise _lost(run, min(lost), what, 'reset = "smallest"')
         ends = await self._ends([partition for partition in short if partition.topic in there], run, time)
         if ends and (setting := self._against_truncation) is not None:
             partition, end = min(ends.items())
             raise _lost(run, partition, f"has a log that ends at {end} now: it was truncated", setting)
-        return ends
+        return run.ending_at(ends)
 
     async def hold(self, run: GroupRun, reached: Mapping[TopicPartition, tuple[int, int]]) -> bool:
         """Whether the logs hold what is committed beyond the run's ends; else they are to be compared again.
@@ -228,6 +236,7 @@ class Runs:
         self._asked: GroupRun | None = None  # the run of `_outstanding`
         self._outstanding: list[tuple[TopicPartition, int]] = []
         self._read: set[TopicPartition] = set()  # those that were not committed up to their ends at some look
+        self._seen: dict[tuple[TopicPartition, int], int] = {}  # stored offsets of each incarnation
         self._shortened: set[tuple[TopicPartition, int, int]] = set()  # logged: from this end to that one
 
     async def join(self) -> GroupRun:
@@ -287,13 +296,15 @@ class Runs:
         if run.finished is not None:
             return run
         if self._asked is None or self._asked.topics != run.topics:
-            self._asked, self._outstanding = run, sorted(run.ends.items())
+            there = {name for name, topic in run.topics.items() if topic.incarnation != DELETED}
+            self._asked = run
+            self._outstanding = sorted((each, end) for each, end in run.ends.items() if each.topic in there)
         while front := self._outstanding[:AT_A_LOOK]:
-            stored = await self._stored(run, front)
-            if short := {partition: stored[partition] for partition, end in front if stored[partition] < end}:
-                self._read |= short.keys()
-                ends = await self._losses.reachable(run, short)
-                return await self._shorten(run, ends, node if found.id == run.id else None) if ends else run
+            stored = await self._stored(_incarnations(run, (partition for partition, _ in front)))
+            if short := {partition for partition, end in front if stored.get(partition, 0) < end}:
+                self._read |= short
+                sooner = await self._losses.reachable(run, short, self._committed)
+                return await self._shorten(run, sooner, node if found.id == run.id else None) if sooner != run else run
             # Nobody fetches what was committed up to its end before: nobody else finds out that the log was cut off.
             if before_run := {each: at for each, at in stored.items() if at and each not in self._read}:
                 epochs = await self._offsets.leader_epochs(before_run)
@@ -308,14 +319,24 @@ class Runs:
         self._log("run finished", over)
         return over
 
-    async def _stored(self, run: GroupRun, partitions: list[tuple[TopicPartition, int]]) -> dict[TopicPartition, int]:
-        """The offsets that are stored of the run's topics, and not of earlier ones of their names; 0 without one."""
-        incarnations = {partition: int(run.topics[partition.topic].incarnation, 16) for partition, _ in partitions}
-        return dict.fromkeys(incarnations, 0) | await self._offsets.stored_for(incarnations)
+    async def _stored(self, incarnations: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The offsets that are stored of the run's topics, and not of earlier ones of their names."""
+        stored = await self._offsets.stored_for(incarnations)
+        self._seen.update({(partition, incarnations[partition]): at for partition, at in stored.items()})
+        return stored
 
-    async def _shorten(self, run: GroupRun, ends: Mapping[TopicPartition, int], node: Node | None) -> GroupRun:
+    async def _committed(self, run: GroupRun, topics: Collection[str]) -> dict[TopicPartition, int]:
+        """See `Committed`."""
+        # Members remove the offsets of a deleted topic. Its claim records have them, if leader epochs were known, until
+        # the topic that was created again is claimed. Then only what was seen before is known, without the last commit.
+        ends = {partition: end for partition, end in run.ends.items() if partition.topic in topics}
+        incarnations = _incarnations(run, ends)
+        stored = await self._offsets.removed(incarnations) | await self._stored(incarnations)
+        seen = {each: self._seen.get((each, incarnation), 0) for each, incarnation in incarnations.items()}
+        return {partition: min(at, ends[partition]) for partition, at in (seen | stored).items()}
+
+    async def _shorten(self, run: GroupRun, sooner: GroupRun, node: Node | None) -> GroupRun:
         """`node` is the run's; None if another run has taken its place."""
-        sooner = run.ending_at(ends)
         # Before it is written: who reads the run afterwards does not know the former ends, and neither does this
         # process, if it ends, or begins another session because the reply was lost.
         self._log_shortened(run, sooner)
@@ -398,6 +419,10 @@ class Runs:
             topics=len(run.topics),
             partitions=len(run.ends),
         )
+
+
+def _incarnations(run: GroupRun, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    return {partition: int(run.topics[partition.topic].incarnation, 16) for partition in partitions}
 
 
 def _milliseconds() -> int:

@@ -201,6 +201,17 @@ class ZooKeeperOffsetStorage:
                     found[partition] = offset
         return found
 
+    async def removed(self, incarnations: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The offsets that claims stored last of these topics, of those whose records have them: also removed ones."""
+        found = await together([self._session.find(self._paths.claim_record(partition)) for partition in incarnations])
+        records = {partition: _record(node) for partition, node in zip(incarnations, found, strict=True)}
+        return {
+            partition: record.position.offset
+            for partition, record in records.items()
+            if record is not None and record.incarnation == f"{incarnations[partition]:#x}"
+            if record.position is not msgspec.UNSET
+        }
+
     async def leader_epochs(self, stored: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Those of the last records before stored offsets, -1 if unknown."""
         found = await together([self._session.find(self._paths.claim_record(partition)) for partition in stored])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import msgspec
 
@@ -137,11 +138,15 @@ def _address(status: object) -> str:
 
 GROUP_RUN_VERSION = 1
 
+DELETED: Final = "0x0"
+"""In place of the incarnation of a topic that was deleted, or created again, during the run. No topic has it."""
+
 
 class TopicEnds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A topic's end offsets by partition number: the first offset that is not read.
 
-    `incarnation` is the czxid of the topic's node in hexadecimal: the ends do not apply to a recreated topic.
+    `incarnation` is the czxid of the topic's node in hexadecimal: the ends do not apply to a recreated topic. A
+    `DELETED` topic ends where it was committed.
     """
 
     incarnation: str
@@ -183,6 +188,15 @@ class GroupRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             found = topics[topic]
             topics[topic] = msgspec.structs.replace(found, ends={**found.ends, number: end})
         return msgspec.structs.replace(self, topics=topics)
+
+    def without(self, committed: Mapping[TopicPartition, int]) -> GroupRun:
+        """The run after the topics of these partitions were deleted, which are all that it has of these topics."""
+        run = self.ending_at(committed)
+        deleted = {
+            name: msgspec.structs.replace(run.topics[name], incarnation=DELETED)
+            for name in {partition.topic for partition in committed}
+        }
+        return msgspec.structs.replace(run, topics=run.topics | deleted)
 
 
 def encode_group_run(run: GroupRun) -> bytes:

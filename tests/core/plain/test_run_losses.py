@@ -21,7 +21,7 @@ from kzconsumer.errors import (
 )
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.cluster_topics import TopicSource
-from kzconsumer.registry.group_records import GroupRun, TopicEnds
+from kzconsumer.registry.group_records import DELETED, GroupRun, TopicEnds
 from kzconsumer.runs import LOG_LOOK, RunLosses
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -33,6 +33,11 @@ RUN = GroupRun(
     topics={"orders": TopicEnds("0x7", {0: 100, 1: 200})},
 )
 STORED = {A: 40, B: 50}
+
+
+async def committed(run: GroupRun, topics: Collection[str]) -> Mapping[TopicPartition, int]:
+    assert (run, topics) == (RUN, {"orders"})
+    return STORED
 
 
 class World:
@@ -94,17 +99,18 @@ async def test_a_log_ends_the_run_there_once_it_has_been_too_short_for_a_while(
         if chance.random() < 0.2:
             world.fault = what, BrokersUnreachableError("x") if what == "topics" else ConnectionLostError("x")
         before = world.asked
-        found = await losses.reachable(RUN, STORED)
+        found = await losses.reachable(RUN, STORED, committed)
         if world.time - looked < LOG_LOOK:
-            assert (found, world.asked) == ({}, before)
+            assert (found, world.asked) == (RUN, before)
             continue
         looked = world.time
         if world.fault is not None:
-            assert found == {}
+            assert found == RUN
             continue
         ends = {each: at for each, at in world.ends.items() if isinstance(at, int) and at < RUN.ends[each]}
         since = {each: since.get(each, world.time) for each in ends}
-        assert found == {each: at for each, at in ends.items() if world.time - since[each] >= END_PATIENCE}
+        over = {each: at for each, at in ends.items() if world.time - since[each] >= END_PATIENCE}
+        assert found == RUN.ending_at(over)
 
 
 async def test_a_topic_that_is_gone_ends_where_it_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,10 +121,11 @@ async def test_a_topic_that_is_gone_ends_where_it_is_committed(monkeypatch: pyte
             world.deleted_topics = {"orders"} if gone == "being deleted" else set()
             losses = world.losses(reset, None)
             if reset == "smallest":
-                assert await losses.reachable(RUN, STORED) == STORED
+                found = await losses.reachable(RUN, STORED, committed)
+                assert found.topics == {"orders": TopicEnds(DELETED, {0: 40, 1: 50})}
                 continue
             with pytest.raises(OffsetLostError) as raised:
-                await losses.reachable(RUN, STORED)
+                await losses.reachable(RUN, STORED, committed)
             assert str(raised.value) == (
                 "orders-0 is committed up to 40, and its topic was deleted; run r reads it up to 100. "
                 'Set [offsets] reset = "smallest" to end the run without these records'
@@ -131,7 +138,7 @@ async def test_a_zookeeper_that_has_lost_its_nodes_ends_no_run(reset: str, monke
     world = World(monkeypatch)
     world.incarnation, world.there = None, False
     losses = world.losses(reset, None)
-    assert await losses.reachable(RUN, STORED) == {}
+    assert await losses.reachable(RUN, STORED, committed) == RUN
     assert not await losses.hold(RUN, {each: (at, -1) for each, at in STORED.items()})
 
 
@@ -150,13 +157,13 @@ async def test_a_truncated_log_fails_the_run_if_the_settings_say_so(
     world = World(monkeypatch)
     world.ends = {A: 60, B: 150}
     losses = world.losses(reset, truncated)
-    assert await losses.reachable(RUN, STORED) == {}
+    assert await losses.reachable(RUN, STORED, committed) == RUN
     world.time += END_PATIENCE
     if setting is None:
-        assert await losses.reachable(RUN, STORED) == {A: 60, B: 150}
+        assert (await losses.reachable(RUN, STORED, committed)).ends == {A: 60, B: 150}
         return
     with pytest.raises(OffsetLostError) as raised:
-        await losses.reachable(RUN, STORED)
+        await losses.reachable(RUN, STORED, committed)
     assert str(raised.value) == (
         "orders-0 has a log that ends at 60 now: it was truncated; run r reads it up to 100. "
         f"Set [offsets] {setting} to end the run without these records"
@@ -171,7 +178,7 @@ async def test_the_end_of_the_session_is_no_answer_that_is_waited_for(
     losses = world.losses("smallest", None)
     world.fault = what, SessionExpiredError("expired")
     with pytest.raises(SessionExpiredError):
-        await losses.reachable(RUN, STORED)
+        await losses.reachable(RUN, STORED, committed)
     with pytest.raises(SessionExpiredError):
         await losses.hold(RUN, {A: (40, -1)})
 
