@@ -59,6 +59,8 @@ class Arrival(NamedTuple):
     part: FetchedPartition
     start: int
     """The offset that was asked for."""
+    size: int
+    """The bytes that were asked for, at most."""
 
 
 class Delivered(NamedTuple):
@@ -122,7 +124,7 @@ class Delivery:
         deferred = False
         began, seconds, at_once, held = now(), 0.0, 0, 0
         while arrived:
-            state, part, start = arrival = arrived[0]
+            state, part, start, size = arrival = arrived[0]
             decoded = self._read(part, start, room) if quick else next(from_thread, None)
             if decoded is None or decoded.no_room:
                 quick = False
@@ -138,9 +140,9 @@ class Delivery:
             del arrived[0]  # before it is queued: what is queued must not be taken back
             served.append(state)
             self._queue(arrival, decoded)
-            found = unusable_batch(state.topic_partition, start, state.max_bytes, decoded, self._settings)
+            found = unusable_batch(state.topic_partition, start, size, decoded, self._settings)
             if found is None and decoded.incomplete:
-                self._grow(state)
+                self._grow(arrival)
             elif found is not None:
                 if found.cut_off or not state.count_attempt(ATTEMPTS_AT_A_BATCH):
                     unusable.append((arrival, found))
@@ -174,17 +176,18 @@ class Delivery:
         # come first in the next request.
         decoded: list[Decoded] = []
         held = 0
-        for _, part, start in arrived:
+        for _, part, start, _ in arrived:
             decoded.append(self._read(part, start))
             held += decoded[-1].size
             if held >= MOST_DECODED:
                 break
         return decoded
 
-    def _grow(self, state: FetchState) -> bool:
+    def _grow(self, arrival: Arrival) -> bool:
         """Ask for more from now on; False if that is not allowed."""
-        size = larger(state.max_bytes, self._settings)
-        state.max_bytes = size or state.max_bytes
+        state, size = arrival.state, larger(arrival.size, self._settings)
+        if size is not None:
+            state.max_bytes, state.cut_short = max(size, state.max_bytes), True
         return size is not None
 
     async def _skip(self, arrival: Arrival, found: Unusable) -> bool:
@@ -195,7 +198,7 @@ class Delivery:
             # A range that is replayed is written as it was planned: the way ends with it.
             way = found, arrival.part.records, state.high_watermark or 0, leads_on, state.end
             until = await self._corrupt.way_over(*way)
-            if until is None and not self._grow(state):
+            if until is None and not self._grow(arrival):
                 raise without_way(found)
         except (ConnectionLostError, ProtocolError):
             raise  # nothing is known of the batch: it is fetched again
@@ -220,7 +223,7 @@ class Delivery:
 
 def enqueue(arrival: Arrival, decoded: Decoded) -> None:
     """Queue what was decoded for the partition's stream, and move its position to where that ends."""
-    state, part, start = arrival
+    state, part, start, _ = arrival
     size, until = len(part.records), decoded.next_offset
     state.decoding = state.arriving = False
     state.position = until  # if the framing said otherwise, the answer in flight is dropped
@@ -249,18 +252,18 @@ def enqueue(arrival: Arrival, decoded: Decoded) -> None:
 
 def take_back(arrived: Iterable[Arrival]) -> None:
     """What has arrived and was not queued has to be fetched again."""
-    for state, part, start in arrived:
+    for state, part, start, _ in arrived:
         state.position = start
         state.decoding = state.arriving = False
         state.queue.give_back(len(part.records), state.broker)
 
 
 def size_of(arrived: Iterable[Arrival]) -> int:
-    return sum([len(part.records) for _, part, _ in arrived])
+    return sum([len(each.part.records) for each in arrived])
 
 
 def _quick(arrived: Sequence[Arrival]) -> bool:
     """Whether decoding takes so little time that the event loop can do it."""
     return size_of(arrived) < SMALL_RESPONSE or all(
-        len(part.records) <= QUICK_BYTES and state.expansion < QUICK_EXPANSION for state, part, _ in arrived
+        len(each.part.records) <= QUICK_BYTES and each.state.expansion < QUICK_EXPANSION for each in arrived
     )

@@ -325,6 +325,8 @@ def larger(size: int, settings: FetchSettings) -> int | None:
 
     Brokers before 0.10.1 cut a batch larger than the fetch size short. One that is cut off behind others is normal.
     """
+    if size < settings.max_bytes:  # it was less, to save memory
+        return settings.max_bytes
     return min(size * 2, settings.largest_batch) if size < settings.largest_batch else None
 
 

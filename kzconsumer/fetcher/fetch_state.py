@@ -83,6 +83,8 @@ class FetchState(msgspec.Struct, eq=False):
     """Records of it have come that are still to be queued, or decided about: it stays with its fetcher."""
     expansion: float = EXPANSION
     """Bytes of memory per byte fetched, as last measured: that much less is asked for."""
+    cut_short: bool = False
+    """A batch was, so all of `max_bytes` is asked for."""
     times: FetchedTimes = msgspec.field(default_factory=FetchedTimes)
     """Of the records that were fetched."""
     empty: EmptyAnswers = msgspec.field(default_factory=EmptyAnswers)

@@ -104,7 +104,7 @@ class ResponseHandler:
         if self.looking is not None:
             return FetchPosition(position, LOOK_BYTES, state.leader_epoch)
         size = state.max_bytes
-        if size == self._settings.max_bytes:  # one that was raised is needed: a batch may be that large
+        if not state.cut_short:
             size = min(size, max(int(size / state.expansion), FEWEST_BYTES))
             size = min(size, self.throttle.most)
         small = state.end is not None and position >= state.end
@@ -179,9 +179,9 @@ class ResponseHandler:
             if size:
                 with_records.append(state)
             if self.looking is not None:
-                arrived += self._looked(self.looking, state, part, position.offset, end, time)
+                arrived += self._looked(self.looking, state, part, position, end, time)
             elif size:
-                arrived.append(self._advance(state, part, position.offset, small=small))
+                arrived.append(self._advance(state, part, position, small=small))
             elif position.offset < end:
                 silent[part.topic_partition] = part
             elif state.empty.behind:
@@ -195,27 +195,27 @@ class ResponseHandler:
         return arrived
 
     def _looked(
-        self, looking: Looking, state: FetchState, part: FetchedPartition, offset: int, end: int, time: float
+        self, looking: Looking, state: FetchState, part: FetchedPartition, asked: FetchPosition, end: int, time: float
     ) -> list[Arrival]:
-        """What a look at the log has found: that it goes on beyond `offset`, up to `end`, or nothing."""
-        looking.weigh(part, offset)
-        if looking.until(part, offset) == end:
+        """What a look at the log has found: that it goes on beyond what was asked for, up to `end`, or nothing."""
+        looking.weigh(part, asked.offset)
+        if looking.until(part, asked.offset) == end:
             state.retry_at = next_look(time)  # of those without news, too: all are asked together
-        if offset >= end:
+        if asked.offset >= end:
             return []
         state.decoding = state.arriving = True
-        return [Arrival(state, msgspec.structs.replace(part, records=NOTHING), offset)]
+        return [Arrival(state, msgspec.structs.replace(part, records=NOTHING), asked.offset, asked.max_bytes)]
 
-    def _advance(self, state: FetchState, part: FetchedPartition, offset: int, *, small: bool) -> Arrival:
-        """Records from `offset` on have come: the position moves behind them, or decoding them is to move it."""
+    def _advance(self, state: FetchState, part: FetchedPartition, asked: FetchPosition, *, small: bool) -> Arrival:
+        """Records have come: the position moves behind them, or decoding them is to move it."""
         if state.empty.behind:
             state.empty.reset()
         if not small:
-            state.position = scan_next_offset(part.records, offset)
-        state.decoding = state.position == offset  # of a small response, or if it has no whole batch
+            state.position = scan_next_offset(part.records, asked.offset)
+        state.decoding = state.position == asked.offset  # of a small response, or if it has no whole batch
         state.arriving = True
         state.queue.reserve(len(part.records), state.broker)
-        return Arrival(state, part, offset)
+        return Arrival(state, part, asked.offset, asked.max_bytes)
 
     def _note_transaction(self, state: FetchState, part: FetchedPartition, time: float) -> None:
         first, end = part.last_stable_offset, part.high_watermark

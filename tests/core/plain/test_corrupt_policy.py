@@ -117,7 +117,7 @@ async def test_a_batch_is_corrupt_if_it_is_so_three_times_in_a_row(corrupt: list
             broken[:] = [each]
             state.queue.reserve(1)
             part = FetchedPartition(state.topic_partition, 0, 100, -1, -1, (), memoryview(b"?"))
-            done = await delivering.deliver([Arrival(state, part, position)])
+            done = await delivering.deliver([Arrival(state, part, position, 1)])
             in_a_row = in_a_row + 1 if each else 0
             if not each:
                 expected = (position, position + 1)
@@ -181,7 +181,7 @@ async def test_a_message_beyond_the_largest_is_passed_over_if_its_broker_has_wha
     cut = message(1, 10, 5, None, bytes(5000))[:1024]
     state.queue.reserve(len(cut))
     part = FetchedPartition(state.topic_partition, NONE, end, end, -1, (), memoryview(cut))
-    delivered = delivering.deliver([Arrival(state, part, 10)])
+    delivered = delivering.deliver([Arrival(state, part, 10, len(cut))])
     if goes_on is None:
         with pytest.raises(ConnectionLostError):
             await delivered
@@ -211,7 +211,7 @@ async def test_skipping_a_corrupt_batch_does_not_leave_the_planned_range(monkeyp
     settings = FetchSettings(on_corrupt="skip")
     delivering = Delivery(Broker(1, "localhost", 9092), cast(Brokers, None), settings, corrupt, Counters())
     with capture_logs() as logs:
-        assert await delivering.deliver([Arrival(state, part, 5)]) == ([], [], [])
+        assert await delivering.deliver([Arrival(state, part, 5, len(log))]) == ([], [], [])
     chunks = [state.queue.get_nowait(), state.queue.get_nowait()]
     assert [(chunk.first, chunk.until) for chunk in chunks if chunk is not None] == [(5, 7), (7, 9)]
     assert [(line["first"], line["until"]) for line in logs] == [(7, 9)]

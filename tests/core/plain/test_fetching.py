@@ -237,7 +237,7 @@ def test_a_long_wait_is_only_asked_for_where_nothing_waits_for_the_answer() -> N
     assert wait(answer(state), seconds=0.5) == usual
     assert wait(seconds=10.0) == 1000
     assert wait() == longest
-    assert wait(arrived=[Arrival(state, answer(state), 0)]) == usual, "it is decoded while the broker answers"
+    assert wait(arrived=[Arrival(state, answer(state), 0, 1)]) == usual, "it is decoded while the broker answers"
     assert wait() == longest
     first = record_batch([Record(None, b"of two")], base_offset=0)
     assert wait(answer(state, 2, first)) == usual, "an answer without the other one would say something"
@@ -341,7 +341,7 @@ def fetch():
     size = len(data)
     queue.reserve(size)
     part = FetchedPartition(state.topic_partition, 0, 1, -1, -1, (), memoryview(bytes(data)))
-    enqueue(Arrival(state, part, 0), read(part, 0))
+    enqueue(Arrival(state, part, 0, len(part.records)), read(part, 0))
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
@@ -489,7 +489,7 @@ def test_how_much_records_grow_is_measured_by_responses_that_are_not_small(size:
     part = FetchedPartition(state.topic_partition, NONE, 1, 1, 0, (), memoryview(data))
     decoded = replace(fetch_rules.decoding(SETTINGS.largest_body)(part, 0), size=10 * len(data))
     state.queue.reserve(len(data))
-    decode_and_queue.enqueue(decode_and_queue.Arrival(state, part, 0), decoded)
+    decode_and_queue.enqueue(decode_and_queue.Arrival(state, part, 0, len(part.records)), decoded)
     held = state.queue.filled[1]
     assert held == 10 * len(data) + decode_and_queue.CHUNK_BYTES
     measured = len(data) >= decode_and_queue.SMALL_RESPONSE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import NamedTuple, cast
 
@@ -29,7 +30,7 @@ from kzconsumer.model import Broker
 from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.support.chunks import progress
-from tests.support.record_sets import Record, record_batch
+from tests.support.record_sets import Record, message, record_batch
 
 OURS, OTHER = Broker(1, "ours", 9092), 2
 AT = 5
@@ -151,7 +152,8 @@ def test_each_partition_gets_what_the_answer_has_of_it(kinds: list[str], chance:
     play.look()
     again = play.handler.states.request(opens=False).partitions
 
-    assert arrived == [Arrival(each, play.part(each), AT) for each in order if play.kinds[each] in DELIVERED]
+    most = SETTINGS.max_bytes
+    assert arrived == [Arrival(each, play.part(each), AT, most) for each in order if play.kinds[each] in DELIVERED]
     assert {id(each) for each in play.sought} == {id(each) for each in play.of(*SOUGHT)}
     served = False  # there may have been no room for what was asked for behind
     for state, kind in play.kinds.items():
@@ -196,5 +198,39 @@ def test_the_more_records_grow_in_decoding_the_less_is_asked_for(growth: float) 
     state.expansion = growth
     wanted = play.handler.wanted(state, AT)
     assert wanted.max_bytes == max(int(SETTINGS.max_bytes / growth), FEWEST_BYTES)
-    state.max_bytes *= 2  # a batch needs that much
+    state.max_bytes, state.cut_short = 2 * state.max_bytes, True  # a batch needs that much
     assert play.handler.wanted(state, AT).max_bytes == state.max_bytes
+
+
+@pytest.mark.parametrize("form", ["small", "large"])
+@example(size=5, most=16, largest=4, growth=4.0, room=1000)
+@example(size=5, most=16, largest=16, growth=1000.0, room=1000)
+@given(
+    size=st.sampled_from((1, 2, 4, 5, 16, 17)),
+    most=st.sampled_from((1, 4, 16)),
+    largest=st.sampled_from((1, 4, 16)),
+    growth=st.sampled_from((1.0, 4.0, 1000.0)),
+    room=st.sampled_from((1, 1000)),
+)
+def test_a_batch_that_is_cut_short_is_fetched_whole_if_it_may_be(
+    form: str, size: int, most: int, largest: int, growth: float, room: int
+) -> None:
+    """As by brokers before 0.10.1. Less than `max_bytes` may have been asked for at first. Sizes are of 64 KiB."""
+    settings = FetchSettings(max_bytes=most * FEWEST_BYTES, largest_batch=largest * FEWEST_BYTES)
+    log = message(1, AT, 5, None, bytes(size * FEWEST_BYTES - 100))
+    handler = ResponseHandler(
+        OURS, cast(Brokers, None), settings, decoding(settings.largest_body), RateLimit(None), lambda states: None,
+        Counters(), lambda: None,
+    )  # fmt: skip
+    handler.throttle.limit(room * FEWEST_BYTES)
+    state = FetchState(progress(0, AT), ChunkQueue(1 << 30), AT, settings.max_bytes, expansion=growth)
+    handler.states.add(state)
+    requests = 0
+    while state.position == AT and not state.failed:
+        requests += 1
+        assert requests < 7
+        wanted = handler.wanted(state, AT)
+        part = FetchedPartition(state.topic_partition, 0, AT + 1, -1, -1, (), memoryview(log)[: wanted.max_bytes])
+        arrived = handler.take({state.topic_partition: wanted}, [part], False, now(), small=form == "small")
+        asyncio.run(handler.deliver(arrived))
+    assert state.failed == (size > max(most, largest))
