@@ -15,7 +15,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.records.checksums import Contents
 from kzconsumer_spark.executors.fetching import NotWholeError
 from kzconsumer_spark.executors.planned_topics import KafkaRegistry
-from kzconsumer_spark.ranges.batch import LeaseLost, SparkBatch, WorkerLease
+from kzconsumer_spark.ranges.batch import LeaseLost, PartsRead, SparkBatch, WorkerLease
 from kzconsumer_spark.worker.query import TopicsLease
 
 
@@ -48,11 +48,11 @@ class _Registry(KafkaRegistry):
 
 def test_what_executors_have_read_is_recorded_once_and_before_it_may_be_published() -> None:
     """A function may have read a part only; then it is not known yet."""
-    read: list[Mapping[TopicPartition, Contents]] = []
+    read: list[Mapping[TopicPartition, PartsRead]] = []
     recorded: list[Mapping[TopicPartition, Contents]] = []
     errors: list[Exception] = []
 
-    def contents() -> Mapping[TopicPartition, Contents]:
+    def read_by_now() -> Mapping[TopicPartition, PartsRead]:
         if not read:
             raise NotWholeError("a part is missing")
         return read[0]
@@ -64,7 +64,7 @@ def test_what_executors_have_read_is_recorded_once_and_before_it_may_be_publishe
 
     def begun() -> TopicsLease:
         lease = TopicsLease(WorkerLease(math.inf), _Registry(), record)
-        lease.begin(SparkBatch(1, cast("DataFrame", None), (), contents=contents))
+        lease.begin(SparkBatch(1, cast("DataFrame", None), (), read=read_by_now))
         return lease
 
     lease = begun()
@@ -73,7 +73,7 @@ def test_what_executors_have_read_is_recorded_once_and_before_it_may_be_publishe
     with pytest.raises(NotWholeError, match="a part is missing"):
         lease.require_whole()
     assert recorded == []
-    read.append({TopicPartition("t", 0): Contents(3)})
+    read.append({TopicPartition("t", 0): PartsRead(Contents(3), rejected=1)})
     errors.append(OSError("not stored"))
     for call in (lease.require_whole, lease.report_read):
         with pytest.raises(OSError, match="not stored"):
@@ -81,10 +81,10 @@ def test_what_executors_have_read_is_recorded_once_and_before_it_may_be_publishe
     errors.clear()
     lease.report_read()
     lease.require_whole()
-    assert recorded == read
+    assert recorded == [{TopicPartition("t", 0): Contents(3)}]
     begun().require_whole()
-    assert recorded == read * 2
+    assert recorded == [{TopicPartition("t", 0): Contents(3)}] * 2
     late = TopicsLease(WorkerLease(-math.inf, patience=0), _Registry(), record)
-    late.begin(SparkBatch(1, cast("DataFrame", None), (), contents=contents))
+    late.begin(SparkBatch(1, cast("DataFrame", None), (), read=read_by_now))
     with pytest.raises(LeaseLost):
         late.require_whole()

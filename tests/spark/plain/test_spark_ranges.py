@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,7 +13,7 @@ from pyspark.sql import DataFrame
 from kzconsumer.records.checksums import Contents
 from kzconsumer_files.parquet import record_table
 from kzconsumer_files.range_names import data_file, ledger_entry, range_name
-from kzconsumer_spark.ranges.batch import AsTheyCame, RowsLost, SparkBatch, counted, require_all
+from kzconsumer_spark.ranges.batch import AsTheyCame, PartsRead, RowsLost, SparkBatch, counted, require_all
 from kzconsumer_spark.ranges.staged_files import Part, PartMismatch, parts_by_range, read_part
 from kzconsumer_spark.worker_protocol.messages import BatchRange, RunBatch, decode_command, encode
 from tests.support.batch_ranges import batch_range
@@ -139,12 +138,12 @@ class Leaving(AsTheyCame):
 def test_the_rows_of_a_range_are_what_its_tasks_have_read(shaping: AsTheyCame, more: int) -> None:
     """Unless rows may be left out. What counts as read is what the ledger says of the records that came in."""
     other = planned(partition=1)
-    part = msgspec.structs.replace(planned(), left_out=((11, 13), (15, 16)))
+    part = planned()
     batch = SparkBatch(
         number=1,
         frame=cast(DataFrame, None),
         ranges=[other, part],
-        contents=lambda: {each.range.topic_partition: Contents(records=8) for each in (other, part)},
+        read=lambda: {each.range.topic_partition: PartsRead(Contents(records=8), rejected=3) for each in (other, part)},
     )
     counted_rows = {part.range.topic_partition: 5 + more}
     if more and not shaping.leaves_out_rows:
@@ -152,5 +151,5 @@ def test_the_rows_of_a_range_are_what_its_tasks_have_read(shaping: AsTheyCame, m
             require_all(batch, counted_rows, shaping)
     else:
         require_all(batch, counted_rows, shaping)
-    require_all(batch._replace(contents=None), counted_rows, shaping)
+    require_all(batch._replace(read=None), counted_rows, shaping)
     assert counted(part, 5, shaping).records == (part.records if shaping.leaves_out_rows else 5)

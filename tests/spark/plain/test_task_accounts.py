@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.records.checksums import contents_of
+from kzconsumer.registry.claim_record import spans_of
 from kzconsumer_files.parquet import spark_columns
 from kzconsumer_spark.executors.fetching import NotWholeError, PartAccount, PartReading, part_accounts, whole
-from kzconsumer_spark.ranges.batch import ACCOUNT
-from tests.support.range_data import range_data
+from kzconsumer_spark.ranges.batch import ACCOUNT, PartsRead
+from tests.support.range_data import range_data, record
 
 ROOT = Path(__file__).parents[3]
 ALL = range_data("t", 0, 0, 30, batches=7)
@@ -53,12 +54,12 @@ def test_the_parts_of_a_range_are_the_range(cuts: set[int], chance: Random) -> N
     reported = [account(span(0, first, until)) for first, until in pairwise(sorted({0, 30, *cuts}))]
     reported += [account(OTHER.range), *chance.sample(reported, chance.randint(0, len(reported)))]
     chance.shuffle(reported)
-    expected = {part.topic_partition: contents_of(part.batches) for part in (ALL, OTHER)}
+    expected = {part.topic_partition: PartsRead(contents_of(part.batches)) for part in (ALL, OTHER)}
     assert whole([ALL.range, OTHER.range], reported) == expected
     # The log has lost what is between the spans.
     lost = [account(span(0, 3, 7)), account(span(0, 9, 12))]
     gaps = contents_of([*ALL.between(3, 7).batches, *ALL.between(9, 12).batches])
-    assert whole([span(0, 3, 7), span(0, 9, 12)], lost) == {ALL.topic_partition: gaps}
+    assert whole([span(0, 3, 7), span(0, 9, 12)], lost) == {ALL.topic_partition: PartsRead(gaps)}
 
 
 def test_the_account_is_in_the_last_record_and_adds_no_row() -> None:
@@ -80,9 +81,25 @@ def test_rejected_records_are_counted_and_not_delivered() -> None:
     """So a range has the same contents before and after its records were rejected."""
     batches = rows_of(span(0, 0, 30), ((0, 1), (10, 12), (29, 30)))
     assert [offset for rows in batches for offset in rows["offset"].to_pylist()] == [*range(1, 10), *range(12, 29)]
-    assert told_by(batches) == [account(span(0, 0, 30))]
+    assert told_by(batches) == [msgspec.structs.replace(account(span(0, 0, 30)), rejected=4)]
     none_left = rows_of(span(0, 0, 30), ((0, 30),))
-    assert (told_by(none_left), [rows["offset"].to_pylist() for rows in none_left]) == (told_by(batches), [[None]])
+    assert told_by(none_left) == [msgspec.structs.replace(account(span(0, 0, 30)), rejected=30)]
+    assert [rows["offset"].to_pylist() for rows in none_left] == [[None]]
+
+
+@given(st.sets(st.integers(0, 29)), st.sets(st.integers(0, 29)), st.integers(1, 29))
+def test_what_is_delivered_is_known_whatever_the_log_has_lost(there: set[int], bad: set[int], cut: int) -> None:
+    """Compaction may have removed rejected records since, and others."""
+    data = range_data("t", 0, 0, 30, [record(n) for n in sorted(there)])
+    told, delivered = list[PartAccount](), 0
+    for part in (span(0, 0, cut), span(0, cut, 30)):
+        reading = PartReading(part, spans_of(bad))
+        kept = [reading.take(each) for each in data.between(part.first, part.until).batches]
+        delivered += sum(each.num_rows for each in kept)
+        told += told_by([*reading.with_account(spark_columns(each) for each in kept if len(each))])
+    read = whole([ALL.range], told)[ALL.topic_partition]
+    assert read.contents == contents_of(data.batches)
+    assert read.contents.records - read.rejected == delivered == len(there - bad)
 
 
 def failing() -> Iterator[pa.RecordBatch]:
@@ -111,7 +128,7 @@ def test_on_the_drivers_machine_accounts_are_lines_of_a_file_and_rows_are_as_the
     assert next(cut_short).num_rows
     del cut_short
     found = part_accounts(file.read_text().splitlines())
-    assert found[:2] == [account(span(0, 0, 10)), account(span(0, 10, 30))]
+    assert found[:2] == [account(span(0, 0, 10)), msgspec.structs.replace(account(span(0, 10, 30)), rejected=2)]
     assert [(each.range, each.contents.records) for each in found[2:]] == [(span(0, 40, 50), 0)]
 
 

@@ -29,7 +29,7 @@ from kzconsumer_sandbox.servers.topic_creation import create_topic_in_kraft
 from kzconsumer_spark.executors.broker_access import BrokerAccess
 from kzconsumer_spark.executors.fetching import fetched
 from kzconsumer_spark.executors.planned_topics import KafkaRegistry, TopicRecreatedError
-from kzconsumer_spark.ranges.batch import LeaseLost, SparkBatch, WorkerLease
+from kzconsumer_spark.ranges.batch import LeaseLost, PartsRead, SparkBatch, WorkerLease
 from kzconsumer_spark.worker.query import TopicsLease
 from kzconsumer_spark.worker_protocol.kafka_settings import Kafka
 from kzconsumer_spark.worker_protocol.messages import BatchRange
@@ -67,8 +67,8 @@ def write(target: Target, lease: TopicsLease, part: BatchRange, meanwhile: Calla
         meanwhile()
         return [StagedRange(each, 3, 0, [(output / "rows", f"{each.topic}.parquet")]) for each in ranges]
 
-    read = {part.range.topic_partition: Contents(records=3)}
-    lease.begin(SparkBatch(1, cast("DataFrame", None), [part], contents=lambda: read))
+    read = {part.range.topic_partition: PartsRead(Contents(records=3))}
+    lease.begin(SparkBatch(1, cast("DataFrame", None), [part], read=lambda: read))
     lease.require()
     return TargetWriter(target, lease.require_whole).write([part], stage)
 

@@ -30,7 +30,7 @@ from kzconsumer_spark.daemon.marked_destination import destination_for
 from kzconsumer_spark.executors.fetching import NotWholeError
 from kzconsumer_spark.executors.planned_topics import KafkaRegistry
 from kzconsumer_spark.executors.task_parts import FEWEST_OFFSETS
-from kzconsumer_spark.ranges.batch import SparkBatch, WorkerLease
+from kzconsumer_spark.ranges.batch import PartsRead, SparkBatch, WorkerLease
 from kzconsumer_spark.worker.query import RangeQuery, RangeStream, TopicsLease
 from kzconsumer_spark.worker.range_writers import FilesDestination
 from kzconsumer_spark.worker.spark_errors import Tracebacks
@@ -70,17 +70,17 @@ async def test_the_frame_is_what_was_planned_and_a_large_range_is_fetched_by_sev
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent)
     found: list[tuple[object, ...]] = []
     tasks: list[int] = []
-    contents: dict[TopicPartition, Contents] = {}
+    read: dict[TopicPartition, PartsRead] = {}
 
     def write(batch: SparkBatch) -> WriteResult:
-        assert batch.contents is not None
+        assert batch.read is not None
         batch.frame.limit(1).collect()
         with pytest.raises(NotWholeError, match="no task has accounted for the offsets from"):
-            batch.contents()
+            batch.read()
         batch.frame.where("partition = 1").count()
-        contents.update(batch.contents())
+        read.update(batch.read())
         rows = batch.frame.select(sql.spark_partition_id(), "topic", "partition", "offset", "key", "value").collect()
-        assert batch.contents() == contents
+        assert batch.read() == read
         tasks.append(len({task for task, *_ in rows}))
         found.extend(tuple(row)[1:] for row in rows)
         return WriteResult(len(rows), 1, 0)
@@ -111,8 +111,8 @@ async def test_the_frame_is_what_was_planned_and_a_large_range_is_fetched_by_sev
         of = [each for each in sent if each.partition == partition]
         rows = [record(n, key=of[n].key, value=of[n].value) for n in range(first, count)]
         expected = contents_of(range_data(unique, partition, 0, count, rows).batches)
-        assert contents.pop(TopicPartition(unique, partition)) == expected
-    assert not contents
+        assert read.pop(TopicPartition(unique, partition)) == PartsRead(expected)
+    assert not read
     lost = f"kzconsumer.errors.OffsetLostError: {unique}-1: the leader says that offset 5 is not in its log"
     why = "deleted or cut off; a new leader may also not know yet what is in tiered storage"
     assert error == f"PythonException: {lost} ({why})"

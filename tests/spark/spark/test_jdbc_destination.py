@@ -15,7 +15,7 @@ from kzconsumer.records.checksums import Contents
 from kzconsumer_spark.columns.shaping import Shaping as ColumnShaping
 from kzconsumer_spark.daemon.marked_destination import destination_for
 from kzconsumer_spark.destinations.jdbc_writer import JdbcDestination
-from kzconsumer_spark.ranges.batch import SCHEMA, TAGS, RowsLost, SparkBatch
+from kzconsumer_spark.ranges.batch import SCHEMA, TAGS, PartsRead, RowsLost, SparkBatch
 from kzconsumer_spark.worker.query import failure
 from kzconsumer_spark.worker.range_writers import FilesDestination, StepRecorder
 from kzconsumer_spark.worker.worker_main import RangeWriter, writer_for
@@ -182,10 +182,10 @@ def test_rows_that_spark_loses_are_noticed(
         destination = FilesDestination(spark, side.to, PERMITTED)
     data = range_data("t", 0, 0, 2000)
     (part,) = placed(tmp_path / "records", data)
-    whole = frame_of(spark, tmp_path / "records", 1, [msgspec.structs.replace(part, left_out=((2000, 2003),))])
+    whole = frame_of(spark, tmp_path / "records", 1, [part])
 
     def read(records: int) -> SparkBatch:
-        return whole._replace(contents=lambda: {part.range.topic_partition: Contents(records)})
+        return whole._replace(read=lambda: {part.range.topic_partition: PartsRead(Contents(records), rejected=3)})
 
     with pytest.raises(RowsLost, match=r"wrote 2000 rows of t-0\[0..2000\), and its tasks read 2001"):
         destination.write(read(2004))

@@ -42,7 +42,7 @@ from kzconsumer.settings.sections import RejectedSettings
 from kzconsumer.sinks.interface import Rejected
 from kzconsumer_files.parquet import NO_TIME, UNSTORABLE, row_of_nulls, spark_columns, without_time
 from kzconsumer_spark.executors.broker_access import BrokerAccess, PlannedBrokers
-from kzconsumer_spark.ranges.batch import ACCOUNT
+from kzconsumer_spark.ranges.batch import ACCOUNT, PartsRead
 
 # Records whose timestamp Spark cannot hold, as tasks meet them.
 #
@@ -258,13 +258,14 @@ class NotWholeError(Exception):
 
 
 class PartAccount(msgspec.Struct, frozen=True, array_like=True):
-    """A part of a range, every offset of which is accounted for, and its records, rejected ones included."""
+    """A part of a range, every offset of which is accounted for, and its records: `rejected` of them were left out."""
 
     topic: str
     partition: int
     first: int
     until: int
     contents: Contents
+    rejected: int = 0
 
     @property
     def range(self) -> OffsetRange:
@@ -278,6 +279,7 @@ class PartReading:
         self._part = part
         self._left_out = [offset for first, until in left_out for offset in range(first, until)]
         self._contents = Contents()
+        self._rejected = 0
 
     def take(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """The records to be delivered, of those that come next."""
@@ -285,7 +287,9 @@ class PartReading:
         if not self._left_out:
             return records
         rejected = pc.is_in(records.column("offset"), pa.array(self._left_out, pa.int64()))
-        return records.filter(pc.invert(rejected))
+        kept = records.filter(pc.invert(rejected))
+        self._rejected += records.num_rows - kept.num_rows
+        return kept
 
     def with_account(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches of what was taken, with column `ACCOUNT`, once they end without an error."""
@@ -303,7 +307,7 @@ class PartReading:
             accounts.write(self._account() + b"\n")
 
     def _account(self) -> bytes:
-        return msgspec.json.encode(PartAccount(*self._part, self._contents))
+        return msgspec.json.encode(PartAccount(*self._part, self._contents, self._rejected))
 
 
 def _with(batch: pa.RecordBatch, account: str | None) -> pa.RecordBatch:
@@ -320,7 +324,7 @@ def part_accounts(texts: Iterable[str]) -> list[PartAccount]:
     return [msgspec.json.decode(text, type=PartAccount) for text in texts]
 
 
-def whole(spans: Iterable[OffsetRange], accounts: Iterable[PartAccount]) -> Mapping[TopicPartition, Contents]:
+def whole(spans: Iterable[OffsetRange], accounts: Iterable[PartAccount]) -> Mapping[TopicPartition, PartsRead]:
     """What was read of each partition, if tasks have accounted for each offset of the spans, and for no others.
 
     Raises NotWholeError.
@@ -333,14 +337,15 @@ def whole(spans: Iterable[OffsetRange], accounts: Iterable[PartAccount]) -> Mapp
                 f"{each.range} was read twice, and changed in between: {known.contents.records} records (checksum "
                 f"{known.contents.checksum}) of {known.range}, {each.contents.records} ({each.contents.checksum})"
             )
-    found: dict[TopicPartition, Contents] = {}
+    found: dict[TopicPartition, PartsRead] = {}
     for span in spans:
         partition, at = span.topic_partition, span.first
         while at < span.until:
             part = parts.pop((partition, at), None)
             if part is None or part.until > span.until:
                 raise NotWholeError(f"{span}: no task has accounted for the offsets from {at} on")
-            found[partition] = found.get(partition, Contents()).joined(part.contents)
+            before = found.get(partition, PartsRead())
+            found[partition] = PartsRead(before.contents.joined(part.contents), before.rejected + part.rejected)
             at = part.until
     if parts:
         raise NotWholeError(f"{next(iter(parts.values())).range} was read, and is no part of the batch")

@@ -20,10 +20,20 @@ from kzconsumer.records.checksums import Contents
 from kzconsumer_spark.worker_protocol.messages import BatchRange
 
 
+class PartsRead(NamedTuple):
+    """What tasks have read of a partition, and how many of these records they did not deliver, as they are rejected.
+
+    These may be fewer than were rejected: the log may have been compacted since.
+    """
+
+    contents: Contents = Contents()
+    rejected: int = 0
+
+
 class SparkBatch(NamedTuple):
     """`frame` has the records of `ranges`, in no order across ranges. `follows`, `is_trial`: see `RunBatch`.
 
-    If executors fetch, `contents` gives what they have read so far. It raises NotWholeError until that is everything.
+    If executors fetch, `read` gives what they have read so far. It raises NotWholeError until that is everything.
     Evaluate it once: Spark counts what its tasks read as rows of the query, each time.
     """
 
@@ -32,7 +42,7 @@ class SparkBatch(NamedTuple):
     ranges: Sequence[BatchRange]
     follows: Sequence[RangeIdentity] = ()
     is_trial: bool = False
-    contents: Callable[[], Mapping[TopicPartition, Contents]] | None = None
+    read: Callable[[], Mapping[TopicPartition, PartsRead]] | None = None
 
     def rows(self, wanted: Sequence[BatchRange]) -> DataFrame:
         """The records of those ranges of the batch."""
@@ -125,17 +135,17 @@ def count_rows(frame: DataFrame, ranges: Sequence[BatchRange]) -> tuple[DataFram
 
 
 def require_all(batch: SparkBatch, rows: Mapping[TopicPartition, int], shaping: RowShaping) -> None:
-    """Raises RowsLost if the rows of a range are not as many as the records that tasks have read, and none was to be
-    left out."""
-    if shaping.leaves_out_rows or batch.contents is None:
+    """Raises RowsLost if the rows of a range are not as many as the records that tasks have delivered, and none was to
+    be left out."""
+    if shaping.leaves_out_rows or batch.read is None:
         return
-    contents = batch.contents()
+    read = batch.read()
     for part in batch.ranges:
         partition = part.range.topic_partition
         if partition in rows and part.records:
-            read = contents[partition].records - sum(until - first for first, until in part.left_out)
-            if rows[partition] != read:
-                raise RowsLost(f"Spark wrote {rows[partition]} rows of {part.range}, and its tasks read {read}")
+            delivered = read[partition].contents.records - read[partition].rejected
+            if rows[partition] != delivered:
+                raise RowsLost(f"Spark wrote {rows[partition]} rows of {part.range}, and its tasks read {delivered}")
 
 
 def counted(part: BatchRange, rows: int, shaping: RowShaping) -> BatchRange:

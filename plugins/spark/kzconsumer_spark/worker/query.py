@@ -47,7 +47,7 @@ from kzconsumer_spark.executors.fetching import (
 from kzconsumer_spark.executors.planned_topics import KafkaRegistry
 from kzconsumer_spark.executors.range_source import IN_ROWS, NAME, RangeSource
 from kzconsumer_spark.executors.task_parts import PublishedBatch, PublishedBatches, split
-from kzconsumer_spark.ranges.batch import ACCOUNT, SCHEMA, SparkBatch, WorkerLease
+from kzconsumer_spark.ranges.batch import ACCOUNT, SCHEMA, PartsRead, SparkBatch, WorkerLease
 from kzconsumer_spark.worker.spark_errors import Tracebacks, first_line, refuses_content
 from kzconsumer_spark.worker_protocol.messages import BatchRange, Done, Failed, QueryProgress, RunBatch
 from kzconsumer_spark.worker_protocol.spark_settings import is_cluster, location
@@ -145,15 +145,15 @@ class RangeQuery:
             self._outcomes.put(failure(batch, error))
             raise
 
-    def _contents(self, batch: RunBatch) -> Mapping[TopicPartition, Contents]:
+    def _read(self, batch: RunBatch) -> Mapping[TopicPartition, PartsRead]:
         spans = [span for part in batch.ranges for span in part.spans]
         return whole(spans, self._stream.accounts(self._query)) if spans else {}
 
     def _written(self, batch: RunBatch, write: Write, frame: DataFrame) -> Done:
         began = time.monotonic()
         try:
-            contents = partial(self._contents, batch)
-            written = write(SparkBatch(batch.number, frame, batch.ranges, batch.follows, batch.is_trial, contents))
+            read = partial(self._read, batch)
+            written = write(SparkBatch(batch.number, frame, batch.ranges, batch.follows, batch.is_trial, read))
         except BaseException as error:
             self._tracebacks.report(batch.number, error, is_trial=batch.is_trial)
             raise
@@ -292,13 +292,13 @@ class TopicsLease:
         self._registry = registry
         self._record = record
         self._fetched: list[BatchRange] = []
-        self._contents: Callable[[], Mapping[TopicPartition, Contents]] = dict
+        self._read: Callable[[], Mapping[TopicPartition, PartsRead]] = dict
         self._recorded = False
 
     def begin(self, batch: SparkBatch) -> None:
-        assert batch.contents is not None
+        assert batch.read is not None
         self._fetched = [part for part in batch.ranges if part.records]
-        self._contents = batch.contents
+        self._read = batch.read
         self._recorded = False
 
     def require(self) -> None:
@@ -308,17 +308,17 @@ class TopicsLease:
 
     def require_whole(self) -> None:
         """As `require`. Raises NotWholeError if tasks have not accounted for all, and what `record` raises."""
-        self._report(self._contents())
+        self._report(self._read())
         self.require()
 
     def report_read(self) -> None:
         """For a function, which need not read all, and whose work cannot be told from reading."""
         with suppress(NotWholeError):
-            self._report(self._contents())
+            self._report(self._read())
 
-    def _report(self, contents: Mapping[TopicPartition, Contents]) -> None:
-        if contents and not self._recorded:
-            self._record(contents)
+    def _report(self, read: Mapping[TopicPartition, PartsRead]) -> None:
+        if read and not self._recorded:
+            self._record({partition: each.contents for partition, each in read.items()})
             self._recorded = True
 
 
