@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Protocol, TypeVar
 
 import anyio
@@ -237,6 +238,15 @@ def _majority(votes: Counter[str]) -> str:
 # Topic ids get their incarnations here, which the group keeps (`group_records.TopicRecord`).
 
 
+@contextmanager
+def _decoding(path: str) -> Iterator[None]:
+    """Raises ZooKeeperError for a node of which the block decodes the content."""
+    try:
+        yield
+    except ValueError as error:
+        raise ZooKeeperError(path, str(error)) from error
+
+
 class WatchedReads(Protocol):
     """See `Watches.data`."""
 
@@ -262,29 +272,22 @@ class TopicIdentities:
         """Whether the id is recorded, as the present or a former one. Raises as `incarnation`."""
         path = self._group.topic(topic)
         node = await self._watches.data(path, f"topic {topic}")
-        try:
+        with _decoding(path):
             return node is not None and topic_id in decode_topic_record(node.data).ids
-        except ValueError as error:
-            raise ZooKeeperError(path, str(error)) from error
 
     async def incarnation(self, topic: str, topic_id: str) -> int | None:
         """The incarnation of the topic; None if the id is an earlier topic's, from a broker that lags behind.
 
-        Raises ZooKeeperError if the record is unreadable.
+        Raises ZooKeeperError if the record is unreadable, or what the incarnation of a first one is taken from.
         """
         path = self._group.topic(topic)
         node = await self._watches.data(path, f"topic {topic}")
-        try:
-            while True:
-                if node is not None:
-                    try:
-                        return incarnation_of(node, topic_id)
-                    except LookupError:
-                        pass
-                await self._record(topic, topic_id, node)
-                node = await self._session.find(path)
-        except ValueError as error:
-            raise ZooKeeperError(path, str(error)) from error
+        while True:
+            if node is not None:
+                with suppress(LookupError), _decoding(path):
+                    return incarnation_of(node, topic_id)
+            await self._record(topic, topic_id, node)
+            node = await self._session.find(path)
 
     async def known(self, topic: str, topic_id: str) -> int | None:
         """The incarnation of the topic if it is one that the group has consumed, or may have. Records nothing.
@@ -294,26 +297,21 @@ class TopicIdentities:
         """
         path = self._group.topic(topic)
         node = await self._watches.data(path, f"topic {topic}")
-        try:
-            if node is not None:
+        if node is not None:
+            with suppress(LookupError), _decoding(path):
                 return incarnation_of(node, topic_id) if topic_id else last_incarnation(node)
-            before = await self._known_before(topic, topic_id)
-        except LookupError:
             return None
-        except ValueError as error:
-            raise ZooKeeperError(path, str(error)) from error
+        before = await self._known_before(topic, topic_id)
         return int(before, 16) if before else None
 
     async def last(self, topic: str) -> TopicIdentity | None:
         """Of the topic that was seen last; None if there was none. Raises as `incarnation`."""
         path = self._group.topic(topic)
         node = await self._watches.data(path, f"topic {topic}")
-        try:
-            if node is None:
-                return None
+        if node is None:
+            return None
+        with _decoding(path):
             return TopicIdentity(last_incarnation(node), decode_topic_record(node.data).ids[-1])
-        except ValueError as error:
-            raise ZooKeeperError(path, str(error)) from error
 
     async def _record(self, topic: str, topic_id: str, before: Node | None) -> None:
         """Write the id, unless another member has written meanwhile."""
@@ -337,24 +335,35 @@ class TopicIdentities:
         await self._session.sync(paths.topic(topic))
         node = await self._session.find(paths.topic(topic))
         if node is not None:
-            known = read_object(node.data).get("topic_id")
+            with _decoding(paths.topic(topic)):
+                known = read_object(node.data).get("topic_id")
             return f"{node.stat.czxid:#x}" if known in (None, topic_id) else ""
         # The cluster's nodes are gone. Nothing says that this is another topic than the one that was consumed.
         # Partitions that no member has claimed since an earlier recreation have records of an earlier topic.
         _, offsets, claims = self._group.containers(topic)
-        if incarnations := [int(decode_claim_record(node.data).incarnation, 16) for node in await self._in(claims)]:
+        incarnations, unreadable = list[int](), list[ZooKeeperError]()
+        for path, node in (await self._in(claims)).items():
+            try:
+                with _decoding(path):
+                    incarnations.append(int(decode_claim_record(node.data).incarnation, 16))
+            except ZooKeeperError as error:  # a newer version may have written it: its partition is not consumed
+                unreadable.append(error)
+        if incarnations:
             return f"{max(incarnations):#x}"
+        if unreadable:
+            raise unreadable[0]
         # Nor of offsets that members of other kinds have stored.
-        stored = [node.stat.mzxid for node in await self._in(offsets)]
+        stored = [node.stat.mzxid for node in (await self._in(offsets)).values()]
         return f"{min(stored):#x}" if stored else ""
 
-    async def _in(self, container: str) -> list[Node]:
+    async def _in(self, container: str) -> dict[str, Node]:
+        """By path."""
         try:
-            names = await self._session.children(container)
+            found = [f"{container}/{name}" for name in await self._session.children(container)]
         except NoNodeError:
-            return []
-        nodes = await together([self._session.find(f"{container}/{name}") for name in names])
-        return [node for node in nodes if node is not None]
+            return {}
+        nodes = await together([self._session.find(path) for path in found])
+        return {path: node for path, node in zip(found, nodes, strict=True) if node is not None}
 
 
 CERTAIN = 3.0

@@ -97,6 +97,42 @@ def test_offsets_of_members_of_other_kinds_are_of_the_topic_that_is_there_when_t
     Clients().play(script)
 
 
+UNREADABLE = pytest.mark.parametrize(
+    "content", [b'{"version":2}', b"?", b'{"version":1,"assignor":"","incarnation":"?"}']
+)
+
+
+@UNREADABLE
+def test_a_claim_record_that_is_unreadable_keeps_no_topic_from_being_known_by_others(content: bytes) -> None:
+    async def script(session: ZooKeeperSession) -> None:
+        owners = OwnerRegistry(session, PATHS, "range")
+        for partition in range(3):
+            await owners.claim(TopicPartition("orders", partition), ConsumerThreadId("g_a", 0), 0x2A)
+        await session.set(PATHS.claim_record(TopicPartition("orders", 1)), content, -1)
+        assert await identities(session).known("orders", "A") == 0x2A
+        assert await identities(session).incarnation("orders", "A") == 0x2A
+
+    Clients().play(script)
+
+
+@pytest.mark.parametrize("claimed", [True, False], ids=["claim record", "node of the topic"])
+def test_what_is_unreadable_is_named(claimed: bool) -> None:
+    """It is not the record of the topic's ids, which is still to be made."""
+
+    async def script(session: ZooKeeperSession) -> None:
+        if claimed:
+            await OwnerRegistry(session, PATHS, "range").claim(PARTITION, ConsumerThreadId("g_a", 0), 0x2A)
+        else:
+            await make_topic(session)
+        path = PATHS.claim_record(PARTITION) if claimed else topic("orders")
+        await session.set(path, b"?", -1)
+        for asked in (identities(session).incarnation, identities(session).known):
+            with pytest.raises(ZooKeeperError, match=f"^{path}: "):
+                await asked("orders", "A")
+
+    Clients().play(script)
+
+
 def test_the_topic_is_the_latest_that_the_group_consumed() -> None:
     """A partition that nobody has claimed since the topic was recreated has the earlier one's record."""
 
