@@ -332,8 +332,11 @@ class Link(asyncio.Protocol):
             return
         reply = wire.reply(frame)
         if reply.xid == wire.EVENT_XID:
+            # Since ZooKeeper 3.9 it has the zxid of its transaction. Other events of that may be lost with the
+            # connection, and watches that are restored as of this zxid would not fire for them.
             self._on_event(reply.body)
-        elif reply.code in wire.REFUSES_US:
+            return
+        if reply.code in wire.REFUSES_US:
             self._refuse(wire.REFUSES_US[reply.code])
         elif not self._calls or self._calls[0][0] != reply.xid:
             raise ProtocolError(f"a reply to request {reply.xid}, which is not the oldest in flight")

@@ -326,7 +326,7 @@ class Connection:
         self._later(0, frames.reply(frames.request(data[4:]).xid, self.server.tree.zxid, code))
 
     def notify(self, kind: EventType, path: str) -> None:
-        self.peer.deliver(frames.event(kind, path, self.server.ensemble.chroot))
+        self.peer.deliver(frames.event(kind, path, self.server.ensemble.chroot, self.server.tree.zxid))
 
     def close(self) -> None:
         """The server closes it."""

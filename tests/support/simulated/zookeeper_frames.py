@@ -129,8 +129,9 @@ def reply(xid: int, zxid: int, code: int = 0, body: bytes = b"") -> bytes:
     return _framed(_HEADER.pack(xid, zxid, code) + (b"" if code else body))
 
 
-def event(kind: EventType, path: str, chroot: str = "") -> bytes:
-    return _framed(_HEADER.pack(-1, -1, 0) + struct.pack("!ii", kind, 3) + path_body(path, chroot))
+def event(kind: EventType, path: str, chroot: str = "", zxid: int = -1) -> bytes:
+    """As of ZooKeeper 3.9, which says of which transaction it is; before -1."""
+    return _framed(_HEADER.pack(-1, zxid, 0) + struct.pack("!ii", kind, 3) + path_body(path, chroot))
 
 
 def path_body(path: str, chroot: str = "") -> bytes:
