@@ -394,10 +394,12 @@ class OwnerRegistry:
         return await self._session.exists(owner.path)
 
     async def counts(self, topic: str) -> OwnerCounts | None:
-        """Those of the topic's owner nodes; None if they have no container."""
+        """Those of the topic's owner nodes; None if they have no container, or another connection is made meanwhile."""
         connection = self._session.connections
         stat = await self._session.exists(self._paths.containers(topic)[0])
-        return None if stat is None else OwnerCounts(connection, stat.czxid, stat.cversion)
+        if stat is None or connection != self._session.connections:
+            return None
+        return OwnerCounts(connection, stat.czxid, stat.cversion)
 
     def is_ours(self, stat: Stat | None, owner: OwnerNode) -> bool:
         """Whether the owner node is unchanged and of this session."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 from structlog.testing import capture_logs
@@ -232,6 +233,21 @@ def test_a_node_that_may_not_be_deleted_is_an_error(recorded: bool) -> None:
         clients.ensemble.closed[OWNER.rpartition("/")[0]] = "d"
         with pytest.raises(NotPermittedError):
             await owners.abandon(PARTITION)
+
+    clients.play(script)
+
+
+def test_counts_that_another_connection_has_answered_are_not_taken_for_those_of_the_former() -> None:
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        owners = registry(session)
+        await claim(owners, FIRST)
+        counts = partial(owners.counts, PARTITION.topic)
+        assert await counts() is not None
+        clients.network.cut(clients.process, arrives=False)
+        assert await repeated(counts) is None
+        assert await counts() is not None
 
     clients.play(script)
 
