@@ -153,6 +153,8 @@ log's end until a replica that has stopped fetching no longer counts (replica.la
 answer before (KIP-207). A log that differs by its leader epochs has done so for good."""
 
 _UNKNOWN_END: Final = EpochEnd(NONE, -1, -1)
+LOWER_EPOCHS: Final = EpochEnd(NONE, -1, 0)
+"""Of a log whose leader epochs are all lower than the one asked for: nothing says where it differs."""
 
 _MOST_OF_TIME: Final = 0.9
 
@@ -269,8 +271,7 @@ class LogOffsets:
     ) -> dict[TopicPartition, EpochEnd | ConnectionLostError | BrokerError]:
         """Where these leader epochs end in the partitions' logs, asked and answered as in `once`.
 
-        Of a broker before 0.11, of a log without epochs, and without permission to ask, `end_offset` is -1. It is 0 if
-        the log's epochs are all lower: nothing says where it differs.
+        Of a broker before 0.11, of a log without epochs, and without permission to ask, `end_offset` is -1.
         """
         return await self._of_leaders(epochs, partial(self._ends_of, epochs), within)
 
@@ -351,7 +352,7 @@ class LogOffsets:
         # A log without epochs, or one whose epochs are all lower? The latter has one for its first record.
         without = [each for each, end in found.items() if not end.error and end.end_offset < 0]
         first = await ends(dict.fromkeys(without, 0)) if without else {}
-        lower = {each: EpochEnd(NONE, -1, 0) for each, end in first.items() if not end.error and end.end_offset >= 0}
+        lower = {each: LOWER_EPOCHS for each, end in first.items() if not end.error and end.end_offset >= 0}
         return {**found, **lower}
 
 

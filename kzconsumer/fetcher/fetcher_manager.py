@@ -14,7 +14,7 @@ from itertools import count, islice
 import anyio
 from anyio.abc import TaskGroup
 
-from kzconsumer.brokers.leaders import END_PATIENCE, LATE, Leaders, LogOffsets
+from kzconsumer.brokers.leaders import END_PATIENCE, LATE, LOWER_EPOCHS, Leaders, LogOffsets
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.log_reads import EARLIEST, LATEST, EpochEnd, ListedOffset
 from kzconsumer.clock import now
@@ -29,7 +29,7 @@ from kzconsumer.errors import (
     ZooKeeperError,
 )
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
-from kzconsumer.fetcher.fetch_rules import FetchForm
+from kzconsumer.fetcher.fetch_rules import UNKNOWN_END, FetchForm
 from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.fetcher.leader_finder import LeaderFinder
 from kzconsumer.fetcher.offset_reset import OffsetReset
@@ -263,7 +263,7 @@ class FetcherManager:
         self, waiting: Mapping[TopicPartition, FetchState], within: float
     ) -> dict[TopicPartition, int | KzConsumerError]:
         """Where the log's records up to the epoch of a planned range end, for those of known epoch, or why there is no
-        answer."""
+        answer. UNKNOWN_END: the log is another one, and nothing says from where on."""
         epochs: dict[TopicPartition, int] = {}
         for partition, state in waiting.items():
             if (plan := state.progress.replay) is not None and plan.epoch_before_end >= 0:
@@ -273,7 +273,7 @@ class FetcherManager:
         except KzConsumerError as error:
             return dict.fromkeys(epochs, error)
         return {
-            partition: end.end_offset if isinstance(end, EpochEnd) else end
+            partition: end if not isinstance(end, EpochEnd) else UNKNOWN_END if end == LOWER_EPOCHS else end.end_offset
             for partition, end in found.items()
             if not isinstance(end, EpochEnd) or end.end_offset >= 0
         }
@@ -355,6 +355,8 @@ def _replay_lost(
     assert plan is not None
     gone = " and ".join(f"{first} to {until}" for first, until in lacking)
     differs = f", with other records from {end} on" if end < log_end else ""
+    if end == UNKNOWN_END:
+        differs = ", with leader epochs that are all lower"
     keys = ['truncated = "continue"'] if end < plan.until else []
     if refuses:
         keys.append('reset = "smallest"')

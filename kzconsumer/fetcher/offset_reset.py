@@ -127,12 +127,12 @@ class OffsetReset:
         policy allows.
 
         False when the policy is to fail. What is left of the range is redelivered, perhaps in other ranges. `end` is
-        where the log ends or begins to differ, `log_end` where it ends. Raises CoordinatorError, and SinkError if the
-        destination does not answer.
+        where the log ends or begins to differ (UNKNOWN_END: somewhere), `log_end` where it ends. Raises
+        CoordinatorError, and SinkError if the destination does not answer.
         """
         if self.refuses or self._truncated != "continue":
             return False
-        at = min(max(plan.first, begin), end)
+        at = min(max(plan.first, begin), log_end if end == UNKNOWN_END else end)
         progress = state.progress
         # The member that planned the range may still be writing it. It would publish, in the earlier epoch, what is
         # left of the range in the log and is about to be written in the new one: once is enough. So the destination
