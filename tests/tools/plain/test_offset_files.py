@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kzconsumer.model import TopicPartition
+from kzconsumer_tools.offsets.offset_changes import read_undo
 from kzconsumer_tools.offsets.offset_files import SavedOffset, read_offsets
 
 
@@ -16,6 +17,9 @@ def test_the_forms() -> None:
     nodes = b'{"path":"/consumers/g/offsets/orders/1","data":null}\n'
     assert read_offsets(nodes).offsets == (SavedOffset("g", orders, None),)
     assert read_offsets(b'{"orders":{"1":24}}\n').offsets == (SavedOffset(None, orders, b"24"),)
+    of_spark = b'{"offset":{"0":13}}\n'
+    assert read_undo(of_spark) is None
+    assert read_offsets(of_spark).offsets == (SavedOffset(None, TopicPartition("offset", 0), b"13"),)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +37,17 @@ def test_the_forms() -> None:
         (b'{"path":"/consumers/g/offsets/t/0"}\n', "line 1: not a node of an undo file: it needs data or base64"),
         (b"{\n", "line 1: not a node"),
         (b'{"t":{"0":3,"1":-2}}', "t-1: -2 is not an offset"),
+        (b'{"t":{"0":9223372036854775808}}', "t-0: 9223372036854775808 is not an offset"),
+        (b'{"t":{"2147483648":1}}', "'2147483648' is not a partition's number"),
+        (b'{"a/b":{"0":1}}', "'a/b' is not a topic name"),
+        (b"t,2147483648,5\n", "line 1: '2147483648' is not a partition's number"),
+        (b",t,0,5\n", "line 1: '' is not a name made of"),
+        (b"a/b,t,0,5\n", "line 1: 'a/b' is not a name made of"),
+        (b"/consumers/g/offsets/t/0:3:0x1:2147483648\n", "t-0: 2147483648 is not a leader epoch"),
+        (
+            b'{"path":"/consumers/g/offsets/t/0","data":"3","leader_epoch":2147483648}\n',
+            "t-0: 2147483648 is not a leader epoch",
+        ),
         (b"\xff", "not UTF-8 text (byte 0)"),
         (b"/consumers/g/offsets/t/0-1:3\n", "/consumers/g/offsets/t/0-1 is an offset of Kafka 0.7"),
         (b'{"path":"/consumers/g/offsets/t/0-1","data":"3"}\n', "/consumers/g/offsets/t/0-1 is an offset of Kafka 0.7"),

@@ -338,13 +338,16 @@ def coordinator_undo_file(group: str, changes: Iterable[CoordinatorChange]) -> b
 
 
 def read_undo(content: bytes) -> list[SavedCoordinatorOffset] | None:
-    """None for a file of another format. Raises ValueError, naming the line, for an invalid line."""
+    """None for a file of another format, also Spark's of a topic named `offset`.
+
+    Raises ValueError, naming the line, for an invalid line.
+    """
     first, *_ = content.split(b"\n", 1)
     try:
         keys = msgspec.json.decode(first)
     except msgspec.DecodeError:
         return None
-    if not isinstance(keys, dict) or "offset" not in keys:
+    if not isinstance(keys, dict) or "offset" not in keys or isinstance(keys["offset"], dict):
         return None
     found = []
     for number, text in enumerate(content.splitlines(), 1):

@@ -14,22 +14,23 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 import msgspec
 
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.nodes import decode_offset
-from kzconsumer.settings.value_readers import read_topic
+from kzconsumer.registry.paths import is_number
+from kzconsumer.settings.value_readers import read_name, read_topic
 from kzconsumer_tools.node_changes import SavedNode, partition_of, read_nodes, write_nodes
 from kzconsumer_tools.offsets.stored_offsets import UNKNOWN, OffsetOrigin
 
 FileFormat = Literal["zookeeper", "csv", "nodes", "spark"]
 
 _OFFSET_PATH_OF_0_7 = re.compile(r"/consumers/[^/]+/offsets/[^/]+/[0-9]+-[0-9]+")
-_OFFSET_PATH = re.compile(r"/consumers/(?P<group>[^/]+)/offsets/(?P<topic>[^/]+)/(?P<partition>[0-9]+)")
-_LINE = re.compile(r"(?P<path>.*/[^/:]*):(?P<offset>[^/:]*)(:(?P<topic>[\w-]+)(:(?P<epoch>[0-9]+))?)?", re.ASCII)
+_OFFSET_PATH = re.compile(r"/consumers/(?P<group>[^/]+)/offsets/(?P<topic>[^/]+)/(?P<partition>[0-9]{1,10})")
+_LINE = re.compile(r"(?P<path>.*/[^/:]*):(?P<offset>[^/:]*)(:(?P<topic>[\w-]+)(:(?P<epoch>[0-9]{1,10}))?)?", re.ASCII)
 
 
 class SavedOffset(msgspec.Struct, frozen=True):
@@ -66,6 +67,8 @@ def read_offsets(content: bytes) -> OffsetFile:
         saved = list(_zookeeper_lines(text) if kind == "zookeeper" else _csv_lines(text))
     seen: dict[tuple[str | None, TopicPartition], SavedOffset] = {}
     for each in saved:
+        if each.origin.leader_epoch >= 1 << 31:
+            raise ValueError(f"{each.partition}: {each.origin.leader_epoch} is not a leader epoch")
         if seen.setdefault((each.group, each.partition), each) != each:
             raise ValueError(f"{each.partition} appears twice, with different offsets, topics or leader epochs")
     return OffsetFile(kind, tuple(dict.fromkeys(saved)))
@@ -101,16 +104,31 @@ def _line(node: SavedNode) -> bytes:
 def _of_spark(content: bytes) -> list[SavedOffset]:
     """Empty for other JSON. Raises ValueError for -1 and -2, by which Spark means an end of the log."""
     try:
-        found = msgspec.json.decode(content, type=dict[str, dict[int, int]])
+        found = msgspec.json.decode(content, type=dict[str, dict[str, int]])
     except msgspec.DecodeError:
         return []
     saved = []
     for topic, offsets in found.items():
-        for partition, offset in offsets.items():
-            if partition < 0 or offset < 0:
-                raise ValueError(f"{topic}-{partition}: {offset} is not an offset")
-            saved.append(SavedOffset(None, TopicPartition(topic, partition), b"%d" % offset))
+        for number, offset in offsets.items():
+            partition = _partition(topic, number)
+            if not 0 <= offset < 1 << 63:
+                raise ValueError(f"{partition}: {offset} is not an offset")
+            saved.append(SavedOffset(None, partition, b"%d" % offset))
     return saved
+
+
+def _partition(topic: str, number: str) -> TopicPartition:
+    """Raises ValueError for a name that no topic can have, or what is no partition's number."""
+    if not is_number(number):
+        raise ValueError(f"{number[:40]!r} is not a partition's number")
+    return TopicPartition(_named(topic, read_topic), int(number))
+
+
+def _named(name: str, read: Callable[[object], str]) -> str:
+    try:
+        return read(name)
+    except ValueError as error:
+        raise ValueError(f"{name[:40]!r} {error}") from None
 
 
 def _of_node(node: SavedNode) -> SavedOffset:
@@ -152,16 +170,8 @@ def _csv_lines(text: str) -> Iterator[SavedOffset]:
             if len(row) not in (3, 4):
                 raise ValueError("not topic,partition,offset, nor group,topic,partition,offset")
             *groups, topic, partition, offset = [cell.strip() for cell in row]
-            if not (partition.isascii() and partition.isdecimal()):
-                raise ValueError(f"{partition!r} is not a partition's number")
-            try:
-                read_topic(topic)
-            except ValueError as error:
-                raise ValueError(f"{topic!r} {error}") from None
-            saved = SavedOffset(
-                groups[0] if groups else None, TopicPartition(topic, int(partition)), _offset(offset, None)
-            )
-            yield saved
+            group = _named(groups[0], read_name) if groups else None
+            yield SavedOffset(group, _partition(topic, partition), _offset(offset, None))
     except (csv.Error, ValueError) as error:
         raise ValueError(f"line {rows.line_num}: {error}") from None
 
