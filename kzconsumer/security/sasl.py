@@ -61,7 +61,8 @@ def scram(hash_name: str, username: str, password: bytes, nonce: str) -> Exchang
     combined, salt, iterations = fields.get("r", ""), _decoded(fields, "s"), fields.get("i", "")
     if not combined.startswith(nonce) or combined == nonce:
         raise SecurityError("SCRAM: the broker's nonce is not an addition to ours")
-    if not iterations.isdecimal() or not LEAST_ITERATIONS <= int(iterations) <= MOST_ITERATIONS:
+    short = iterations.isdecimal() and len(iterations) <= 9  # int() refuses more than 4,300 digits
+    if not short or not LEAST_ITERATIONS <= int(iterations) <= MOST_ITERATIONS:
         raise SecurityError(
             f"SCRAM: {iterations[:20] or 'no'} iterations, from {LEAST_ITERATIONS} to {MOST_ITERATIONS} are acceptable"
         )

@@ -99,6 +99,7 @@ def test_names_are_escaped() -> None:
         (b"r=other,s=c2FsdA==,i=4096", SecurityError, "nonce"),
         (b"r=nonce-more,s=c2FsdA==,i=4095", SecurityError, "4095 iterations, from 4096 to 1000000"),
         (b"r=nonce-more,s=c2FsdA==,i=1000001", SecurityError, "1000001 iterations"),
+        (b"r=nonce-more,s=c2FsdA==,i=" + b"9" * 5000, SecurityError, "99999 iterations"),
         (b"r=nonce-more,s=c2FsdA==,i=-1", SecurityError, "iterations"),
         (b"r=nonce-more,s=c2FsdA==", SecurityError, "no iterations"),
         (b"m=x,r=nonce-more,s=c2FsdA==,i=4096", ProtocolError, "extension"),
