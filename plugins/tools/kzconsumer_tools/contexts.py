@@ -38,10 +38,15 @@ def file_of(name: str) -> Path:
 
 
 def current() -> str | None:
+    """Raises NotDoneError if it cannot be read."""
+    file = _current_file()
     try:
-        return _current_file().read_text().strip() or None
+        return file.read_text("utf-8").strip() or None
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise NotDoneError(f"cannot read {file} ({why}): give --context NAME") from None
 
 
 def use(name: str) -> None:
@@ -106,7 +111,7 @@ def _write(file: Path, text: str) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         new = file.with_suffix(".new")
-        new.write_text(text)
+        new.write_text(text, "utf-8")
         new.replace(file)
     except OSError as error:
         why = f"cannot write {file} ({error.strerror})"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -121,6 +124,25 @@ def test_faults(home: Path, capsys: pytest.CaptureFixture[str], words: list[str]
     assert main(["context", *words]) == status
     assert output in capsys.readouterr().err
     assert not (home / "kzconsumer" / "contexts" / "a.toml").exists()
+
+
+@pytest.mark.parametrize(("content", "why"), [(None, "Is a directory"), (b"\xff", "not UTF-8")])
+def test_a_current_context_that_cannot_be_read(
+    home: Path, capsys: pytest.CaptureFixture[str], content: bytes | None, why: str
+) -> None:
+    file = home / "kzconsumer" / "current-context"
+    file.parent.mkdir()
+    file.mkdir() if content is None else file.write_bytes(content)
+    assert main(["lag", "orders"]) == 1
+    assert capsys.readouterr().err == f"kzconsumer: cannot read {file} ({why}): give --context NAME\n"
+
+
+def test_a_context_is_written_as_it_is_read_in_any_locale(home: Path) -> None:
+    """TOML is UTF-8."""
+    program = "from kzconsumer_tools import contexts; contexts.change('prod', ['zookeeper.connect=zk/' + chr(0xe4)])"
+    ascii_only = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    subprocess.run([sys.executable, "-c", program], env={**os.environ, **ascii_only}, check=True)
+    assert chosen("--context", "prod").zookeeper.connect == "zk/\u00e4"
 
 
 def test_a_context_that_is_gone_names_the_others(capsys: pytest.CaptureFixture[str]) -> None:
