@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from kzconsumer.model import MOST_STREAMS, TopicPartition, Wants
-from kzconsumer.settings.table_reader import ByteSize, Duration, PositiveDuration, Table
+from kzconsumer.settings.table_reader import ByteSize, PositiveDuration, Table
 from kzconsumer.settings.value_readers import (
     AtLeastOne,
     BrokerAddress,
@@ -27,9 +27,11 @@ from kzconsumer.settings.value_readers import (
     Reset,
     StopAt,
     Text,
+    Timeout,
     TopicFilter,
     TopicName,
     Topics,
+    Wait,
     host_and_port,
     is_local,
 )
@@ -89,7 +91,7 @@ class ZooKeeperSettings(Table, frozen=True, kw_only=True):
     """`[zookeeper]`; `zookeeper/credentials` checks that the keys fit together."""
 
     connect: Connect
-    session_timeout: PositiveDuration = 6.0
+    session_timeout: Timeout = 6.0
     secure: bool = False
     acl: Literal["open", "creator-writes", "creator-only"] = "open"
     tls: TlsSettings = TlsSettings()
@@ -186,7 +188,7 @@ class FetchSettings(Table, frozen=True, kw_only=True):
 
     max_bytes: FetchSize = 1024 * 1024
     min_bytes: FetchSize = 1
-    max_wait: Duration = 0.1
+    max_wait: Wait = 0.1
     queue_bytes: FetchSize = 8 * 1024 * 1024
     total_queue_bytes: Annotated[ByteSize, Meta(ge=1)] = 128 * 1024 * 1024
     response_bytes: FetchSize = 50 * 1024 * 1024
@@ -196,7 +198,7 @@ class FetchSettings(Table, frozen=True, kw_only=True):
     quarantine: Annotated[str, Meta(min_length=1)] | None = None
     isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
     rate_limit: Annotated[ByteSize, Meta(ge=1)] | None = None
-    request_timeout: PositiveDuration = 30.0
+    request_timeout: Timeout = 30.0
 
     def __post_init__(self) -> None:
         if self.on_corrupt == "quarantine" and self.quarantine is None:

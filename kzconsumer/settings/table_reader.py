@@ -265,7 +265,8 @@ def read_duration(value: object) -> float:
     return float(match[1]) * _SECONDS[match[2]]
 
 
-def _read_positive_duration(value: object) -> float:
+def read_positive_duration(value: object) -> float:
+    """The same, and more than nothing."""
     seconds = read_duration(value)
     if seconds == 0:
         raise ValueError('must be longer than 0, such as "500ms" or "10s"')
@@ -309,6 +310,6 @@ def reader(function: Callable[[object], object], show: Callable[[Any], object] |
 #: Field type: seconds, written as text with a unit.
 Duration = Annotated[float, reader(read_duration, show_duration)]
 #: Field type: the same, and more than nothing.
-PositiveDuration = Annotated[float, Meta(gt=0), reader(_read_positive_duration, show_duration)]
+PositiveDuration = Annotated[float, Meta(gt=0), reader(read_positive_duration, show_duration)]
 #: Field type: bytes, written as a number or as text with a unit.
 ByteSize = Annotated[int, reader(read_byte_size, show_byte_size)]

@@ -17,7 +17,14 @@ from msgspec import Meta
 
 from kzconsumer.model import checked_time
 from kzconsumer.settings.bounded_match import matcher
-from kzconsumer.settings.table_reader import read_byte_size, reader, show_byte_size
+from kzconsumer.settings.table_reader import (
+    read_byte_size,
+    read_duration,
+    read_positive_duration,
+    reader,
+    show_byte_size,
+    show_duration,
+)
 
 # White and black lists of topics, as the original consumer reads them.
 #
@@ -242,6 +249,20 @@ def read_fetch_size(value: object) -> int:
     return size
 
 
+def read_wait(value: object) -> float:
+    """A duration that fits a signed 32-bit field of ms in requests."""
+    seconds = read_duration(value)
+    if seconds * 1000 > _INT32_MAX:
+        raise ValueError("is longer than 596h")
+    return seconds
+
+
+def read_timeout(value: object) -> float:
+    """As `read_wait`, and more than nothing."""
+    read_positive_duration(value)
+    return read_wait(value)
+
+
 def read_list(value: object) -> str:
     """The expression of a white or black list, which must mean the same in Java."""
     if not isinstance(value, str) or not value.strip():
@@ -300,6 +321,8 @@ Reset = Annotated[Literal["smallest", "largest", "fail"], reader(read_reset)]
 RejectPolicy = Literal["fail", "skip", "dead-letter"]
 Partition = Annotated[str, reader(read_partition)]
 TopicName = Annotated[str, reader(read_topic)]
+Wait = Annotated[float, reader(read_wait, show_duration)]
+Timeout = Annotated[float, Meta(gt=0), reader(read_timeout, show_duration)]
 FetchSize = Annotated[int, reader(read_fetch_size, show_byte_size)]
 PluginName = Annotated[str, Meta(min_length=1)]
 AtLeastOne = Annotated[int, Meta(ge=1)]

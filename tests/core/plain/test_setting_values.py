@@ -33,8 +33,25 @@ REQUIRED: Mapping[str, Mapping[str, Any]] = {
 LONG = "x" * 250
 VALUES: tuple[Any, ...] = (
     *(True, -1, 0, 1, 2**31 - 1, 2**31, MOST_STREAMS, MOST_STREAMS + 1, 0.5),
-    *("", "x", "A-b.c_9", "x:1", "x:65536", "unix:/x", "x y", "ä", "0s", "1ms", "1.5h", "0B", "3KiB", "2MB", "2GiB"),
-    *("zk1:1,[::1]:2/x", "zk/x/", "x" * 249, LONG, "(?<x", "end", "latest", "2026-01-31T12:00:00Z"),
+    *(
+        "",
+        "x",
+        "A-b.c_9",
+        "x:1",
+        "x:65536",
+        "unix:/x",
+        "x y",
+        "ä",
+        "0s",
+        "1ms",
+        "1.5h",
+        "597h",
+        "0B",
+        "3KiB",
+        "2MB",
+        "2GiB",
+    ),
+    *("2GiB", "zk1:1,[::1]:2/x", "zk/x/", "x" * 249, LONG, "(?<x", "end", "latest", "2026-01-31T12:00:00Z"),
     *(datetime(2026, 1, 31, 12, 0, 0, 1, UTC), [], ["x"], ["x:1", "x:02"], {}, {"x": 1}, {"x": 0}, {"x": "skip"}),
 )
 
