@@ -70,8 +70,8 @@ class KafkaStream:
 
         Order does not matter: an offset is committed once everything before it is acknowledged, too. Acknowledging
         twice changes nothing. False if it has no effect: the partition was lost, released or sought elsewhere since,
-        and its present owner gets the record again. Raises ValueError for what this stream has not handed out, such as
-        a slice of a batch, and TypeError for None.
+        and its present owner gets the record again, or its log was cut off before the record. Raises ValueError for
+        what this stream has not handed out, such as a slice of a batch, and TypeError for None.
         """
         if taken is None:  # a variable that was not set: the last one may be in the hands of another worker
             raise TypeError("ack(None): give a message or a batch, or no argument for the last one")

@@ -5,6 +5,7 @@ Written by the BrokerFetcher that holds it, and by delivery and offset reset, wh
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -196,6 +197,23 @@ class FetchState(msgspec.Struct, eq=False):
         if self.position is not None and position < self.position:
             self.times = FetchedTimes()
         self.position = position
+
+    def restart(self, start: int, leader_epoch: int, replace: Callable[[Progress, Progress], None]) -> None:
+        """Begin at a position that is stored, and was found when all that had been handed over was processed.
+
+        `replace` is called if the claim goes on with another progress.
+        """
+        # The application may still have former records from `start` on in hand, and acknowledge them once more. That
+        # must not count for the records that the log has in their place. So the claim goes on with another progress,
+        # as after a seek, and what belongs to the former one has no effect. A claim that is being released hands out
+        # nothing more, and its final commit knows it by its progress, which ends there.
+        former = self.progress
+        if start >= former.consumed or not former.open:
+            former.restart(start, leader_epoch)
+            return
+        self.progress = former.elsewhere(start, leader_epoch)
+        replace(former, self.progress)
+        former.close()
 
     def pass_over(self, first: int, until: int) -> None:
         """Continue behind offsets that the log does not have; queued after what was fetched before."""

@@ -33,7 +33,7 @@ from kzconsumer.fetcher.fetch_state import FetchState
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.offsets.committer import Committer
-from kzconsumer.offsets.progress import Progress
+from kzconsumer.offsets.progress import UNKNOWN, Progress
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.settings.value_readers import FAIL, LARGEST, SMALLEST
 
@@ -247,7 +247,7 @@ class OffsetReset:
         about = {"leader_epoch": state.epoch, "log_epoch": found.epoch, "replaced": replaced}
         self._log_truncated(state, first, before, end, at, **about)
         if await self._committer.store_start(progress, at, leader_epoch=led, new_epoch=replayable):
-            progress.restart(at, led)
+            state.restart(at, led, self._committer.replace)
             state.diverging = None
             _read_from(state, at)
 
@@ -262,7 +262,7 @@ class OffsetReset:
             return [_not_stored(state, error) for state in starts]
         for state, start in starts.items():
             if state.progress in stored:  # else it is no longer ours, and the committer has closed the claim
-                state.progress.restart(start, epochs[state.progress])
+                state.restart(start, epochs[state.progress], self._committer.replace)
                 _read_from(state, start)
         return [_not_stored(s, refused[s.topic_partition]) for s in starts if s.topic_partition in refused]
 
@@ -311,7 +311,7 @@ class OffsetReset:
         elif progress.settled and progress.consumed == before:
             self._log_truncated(state, end, before, end, end)
             if await self._committer.store_start(progress, end, new_epoch=True):
-                progress.restart(end)
+                state.restart(end, UNKNOWN, self._committer.replace)
                 state.move_to(end)
                 state.reset_due = False
                 state.succeed()

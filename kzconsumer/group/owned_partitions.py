@@ -268,7 +268,7 @@ class OwnedPartitions:
         """A claim whose records go to the stream of `thread`, read from `position` on; None: by the reset policy."""
         cursor = self._cursor(partition, thread)
         progress.paused = partition in self._paused
-        progress.when_closed(lambda: cursor.drop(progress))
+        progress.when_closed(cursor.drop)
         claim = OwnedPartition(
             partition, thread, owner, FetchState(progress, cursor.queue, position, self._fetch_bytes)
         )

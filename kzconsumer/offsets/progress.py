@@ -179,9 +179,10 @@ class Progress:
         self.written: tuple[int, int] | None = None
         self.retired = False  # set by the claims: the topic was deleted, nothing more is committed or redelivered
         self.paused = False  # set by the claims
+        self._end: int | None = None  # nothing from there on is handed over
         self._done_from: list[int] = []
         self._done_until: list[int] = []
-        self._on_close: Callable[[], None] | None = None
+        self._on_close: Callable[[Progress], None] | None = None
         self._on_lost: Callable[[], None] | None = None
         self._on_settled: Callable[[], None] | None = None
 
@@ -200,10 +201,12 @@ class Progress:
         return not self.open and self._on_settled is None
 
     def restart(self, start: int, leader_epoch: int = UNKNOWN) -> None:
-        """Begin at a position found after the claim (a reset), before anything is handed over."""
+        """Begin at a position found after the claim (a reset), before anything from there on is handed over."""
         assert self.settled, self
         self.consumed = self.processed = start
         self.leader_epochs = LeaderEpochs(start, leader_epoch)
+        if not self.open:
+            self._end = start
 
     def give_up_replay(self, start: int, leader_epoch: int = UNKNOWN) -> None:
         """The planned range is no longer to be written: continue as an ordinary claim at `start`."""
@@ -217,19 +220,27 @@ class Progress:
 
     def going_on(self) -> Progress:
         """Another progress for the same claim, which begins where this one is processed."""
-        progress = Progress(
+        progress = self.elsewhere(self.processed, self.leader_epochs.before(self.processed))
+        progress.replay = None
+        return progress
+
+    def elsewhere(self, start: int, leader_epoch: int = UNKNOWN) -> Progress:
+        """Another progress for the same claim, which begins at `start`. This one is to be closed."""
+        other = Progress(
             self.topic_partition,
-            self.processed,
+            start,
             incarnation=self.incarnation,
             epoch=self.epoch,
-            leader_epoch=self.leader_epochs.before(self.processed),
+            replay=self.replay,
+            leader_epoch=leader_epoch,
         )
-        progress.written = self.written
-        return progress
+        other.written, other.paused = self.written, self.paused
+        other._on_close = self._on_close
+        return other
 
     def hand_over(self, until: int) -> None:
         """The application or sink has everything below `until`."""
-        self.consumed = max(self.consumed, until)
+        self.consumed = max(self.consumed, until if self._end is None else min(until, self._end))
 
     def mark(self, first: int, until: int) -> bool:
         """The work on `first <= offset < until` is done, as far as that was handed over and the claim is not lost.
@@ -271,8 +282,8 @@ class Progress:
         self._done_until[begin:end] = [until]
         return True
 
-    def when_closed(self, drop: Callable[[], None]) -> None:
-        """`close` calls `drop` once: it drops queued records of this claim."""
+    def when_closed(self, drop: Callable[[Progress], None]) -> None:
+        """`close` calls `drop` once, with the progress that is closed: it drops the queued records of that."""
         self._on_close = drop
 
     def when_lost(self, give_up: Callable[[], None] | None) -> None:
@@ -293,7 +304,7 @@ class Progress:
             self.open = False
             drop, self._on_close = self._on_close, None
             if drop is not None:
-                drop()
+                drop(self)
         if on_settled is None:
             give_up, self._on_lost = self._on_lost, None
             if give_up is not None:

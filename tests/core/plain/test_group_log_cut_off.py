@@ -142,5 +142,24 @@ def test_zookeeper_is_restored_from_an_older_copy(lost: int) -> None:
         assert set(range(stored, end)) <= group.promises.finished[partition]
 
 
+def test_former_records_that_are_acknowledged_once_more() -> None:
+    """That does not count for the records that have replaced them, and a release does not wait for them."""
+    with simulated_group(1, brokers=2) as group:
+        group.logs.grow("t", 2)
+        member = group.join("a", {"t": 1}, 0.3, in_batches=False, explicit=True)
+        group.world.pass_time(10)
+        for _ in range(10):
+            for partition in group.logs.partitions:
+                group.broker_faults.elect_uncleanly(partition, 3, 0, 0.0)
+            group.world.pass_time(2)
+            group.check()
+        group.logs.burst(60)
+        group.world.pass_time(0.5)
+        group.join("0", {"t": 1}, 0.3, in_batches=False)
+        group.world.pass_time(10)
+        group.leave(member)
+        group.come_to_rest(60, 5)
+
+
 def record_offset(group: SimulatedGroup, partition: TopicPartition) -> bytes:
     return group.ensemble.tree.nodes[group.promises.paths.offset(partition)].data

@@ -88,6 +88,9 @@ class Leader:
         self.stored.append((offset, leader_epoch, new_epoch))
         return True
 
+    def replace(self, old: Progress, new: Progress) -> None:
+        pass
+
     def as_connection(self) -> BrokerConnection:
         return cast(BrokerConnection, self)
 

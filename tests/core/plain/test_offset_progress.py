@@ -52,6 +52,26 @@ def test_restart_while_something_is_in_hand_is_a_bug() -> None:
         claim.restart(0)
 
 
+def test_both_progresses_of_a_claim_drop_their_records_when_they_are_closed() -> None:
+    dropped: list[Progress] = []
+    former = handed(9)
+    former.when_closed(dropped.append)
+    claim = former.elsewhere(5)
+    former.close()
+    claim.close()
+    assert dropped == [former, claim]
+
+
+def test_nothing_counts_behind_the_restart_of_a_claim_that_ends() -> None:
+    claim = handed(9)
+    claim.mark(0, 9)
+    claim.close(lambda: None)
+    claim.restart(5)
+    claim.hand_over(9)
+    assert not claim.mark(5, 9)
+    assert (claim.consumed, claim.processed, claim.lost) == (5, 5, False)
+
+
 def test_undelivered_records_cannot_be_marked() -> None:
     claim = handed(5)
     assert not claim.mark(7, 9)

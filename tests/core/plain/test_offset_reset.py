@@ -47,6 +47,9 @@ class LogsThatBegin:
     async def store_starts(self, offsets: Mapping[Progress, int], **_: object) -> Outcome:
         return set(offsets), {}
 
+    def replace(self, old: Progress, new: Progress) -> None:
+        pass
+
 
 @pytest.mark.parametrize(("position", "fetchable"), [(None, True), (3, False)])
 async def test_only_a_refused_position_is_followed_by_a_pause(position: int | None, fetchable: bool) -> None:
@@ -81,6 +84,9 @@ class Ends:
 
     def lose(self, progress: Progress, reason: str) -> None:
         self.lost.append(progress)
+
+    def replace(self, old: Progress, new: Progress) -> None:
+        pass
 
     async def store_starts(self, offsets: Mapping[Progress, int], **_: object) -> Outcome:
         return {claim for claim, offset in offsets.items() if await self.store_start(claim, offset)}, {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from functools import partial
 
 import anyio
 import pytest
@@ -37,7 +36,7 @@ async def test_drop_while_a_batch_is_in_hand() -> None:
 async def test_a_release_in_mid_lot_keeps_processed_messages_and_waits_for_one() -> None:
     claim = progress()
     stream = stream_of(chunk(claim, 0, 10))
-    claim.when_closed(lambda: stream.cursor.drop(claim))
+    claim.when_closed(stream.cursor.drop)
     settled: list[int] = []
     iterator = aiter(stream)
     await take(iterator, 4)
@@ -150,7 +149,7 @@ async def test_streams_that_are_dropped_leave_nothing_behind() -> None:
     before = allocated_bytes()
     claim = progress()
     stream = stream_of(chunk(claim, 0, 1000))
-    claim.when_closed(partial(stream.cursor.drop, claim))
+    claim.when_closed(stream.cursor.drop)
     await take(aiter(stream), 5)
     assert allocated_bytes() > before
     stream.cursor.pause(claim)

@@ -27,6 +27,8 @@ from tests.support.simulated.virtual_time import Process
 GROUP = "g"
 
 AT_ONCE = 3
+AWAY = 2.0
+"""Seconds, at most, that it does something else."""
 
 Subscription = Mapping[str, int] | int
 """Topic -> streams, or the streams of a list of all topics."""
@@ -72,7 +74,8 @@ class Member(RebalanceListener):
     stop_at: Mapping[TopicPartition, int] | None = None
     """Where partitions end."""
     explicit: bool = False
-    """It acknowledges messages out of order, while it has taken `AT_ONCE` of each stream."""
+    """It acknowledges messages out of order, while it has taken `AT_ONCE` of each stream; and later once more. Now and
+    then it does something else, with a message in hand."""
     rejects: Callable[[int], bool] = lambda offset: False
     """Which records are of no use to it, by offset; not those of batches."""
     stopping: anyio.Event = field(default_factory=anyio.Event)
@@ -210,11 +213,19 @@ class Member(RebalanceListener):
             else:
                 stream.ack(message)
             at_once.release()
+            await self._turn_away()
+            stream.ack(message)
 
         async with anyio.create_task_group() as work:
             async for message in stream:
                 work.start_soon(acknowledge, message, self._take_one(message))
                 await at_once.acquire()
+                if message.offset % 16 == 15:
+                    await self._turn_away()
+
+    async def _turn_away(self) -> None:
+        """All that is in hand is acknowledged meanwhile, unless its application is slow."""
+        await anyio.sleep(min(4 * self.pace, AWAY))
 
     async def _read_batches(self, stream: KafkaStream) -> None:
         async for batch in stream.batches():

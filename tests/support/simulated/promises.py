@@ -460,8 +460,8 @@ class Promises:
                 self._start[partition] = before
         if partition in self._cut and offset < before:
             before = offset
-            for each in [each for each in self._handed.get(partition, {}) if each >= offset]:
-                del self._handed[partition][each]
+            self._handed[partition] = {at: each for at, each in self._handed.get(partition, {}).items() if at < offset}
+            self._former[partition] = {at for at in self._former.get(partition, ()) if at < offset}
         sought = offset in self._sought.get(partition, ()) or self._seek_undone(partition, before, offset)
         if sought or (offset >= before and partition in self._overtaken):
             self._skipped(partition, offset)
