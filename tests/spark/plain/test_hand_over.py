@@ -125,6 +125,17 @@ async def test_a_range_that_was_lost_before_the_write_is_not_handed_out() -> Non
         assert [part.partition for part in (await sink.following(START, math.inf)).ranges] == [1]
 
 
+async def test_a_range_that_was_lost_before_its_write_is_handed_out_when_its_plan_is_replayed() -> None:
+    """The session expired while the writer waited for the lease: `write` was never called, and the same plan is found."""
+    sink = sink_of(START)
+    sink.range_lost(batch(0, 5).ranges[0])
+    async with writing(sink, batch(0, 5)) as replay:
+        end = await sink.following(START, 0.5)
+        assert [(part.first, part.until) for part in end.ranges] == [(0, 5)]
+        assert await sink.following(end, 0) == end
+        await replay.done.wait()
+
+
 async def test_a_write_of_lost_ranges_does_not_return() -> None:
     """The runner cancels it; nothing is marked as written."""
     sink, one = sink_of(START), batch(0, 5)

@@ -65,7 +65,9 @@ class HandOver:
         self._returned = offset
         self._asked = False
         self._offered: Sequence[RangeData] = ()
-        self._lost: set[RangeIdentity] = set()
+        # Not their identities: if a session expires before `write` is called, nothing clears this, and the replay of the
+        # plan has the same identity in another object.
+        self._lost: list[RangeData] = []
         self._change = anyio.Event()
 
     async def __aenter__(self) -> Self:
@@ -99,7 +101,7 @@ class HandOver:
 
     def range_lost(self, part: RangeData) -> None:
         """The partition's next owner delivers it; if Spark has it already, both do."""
-        self._lost.add(part.identity)
+        self._lost.append(part)
         self._signal()
 
     def _is_committed(self, batch: Batch) -> bool:
@@ -107,7 +109,7 @@ class HandOver:
         return bool(left) and all(self._committed.covers(part.identity) for part in left)
 
     def _without_lost(self, ranges: Sequence[RangeData]) -> list[RangeData]:
-        return [part for part in ranges if part.identity not in self._lost]
+        return [part for part in ranges if not any(part is lost for lost in self._lost)]
 
     async def following(self, offset: StreamOffset, patience: float) -> StreamOffset:
         """The end of the next batch; `offset`, which Spark has committed, if there is none in `patience` seconds."""
