@@ -28,6 +28,21 @@ def test_a_lease_that_ran_out_is_lost_after_the_patience() -> None:
         WorkerLease(clock.now() - 1, patience=0.05).require()
 
 
+def test_a_lease_that_must_hold_now_is_not_waited_for() -> None:
+    """Nor is anything asked of ZooKeeper."""
+
+    class Silent(_Registry):
+        def require_planned(self, ranges: object) -> None:
+            raise AssertionError
+
+    lease = WorkerLease(clock.now() + 600, patience=600)
+    permission = TopicsLease(lease, Silent(), lambda _: None)
+    permission.require_now()
+    lease.renew(clock.now() - 1)
+    with pytest.raises(LeaseLost):
+        permission.require_now()
+
+
 def test_a_renewal_lets_a_waiting_batch_continue() -> None:
     lease = WorkerLease(-math.inf, patience=60)
     renewal = threading.Timer(0.05, lease.renew, [clock.now() + 60])

@@ -19,11 +19,14 @@ from kzconsumer.errors import DestinationWentBackError
 from kzconsumer.model import RangeIdentity
 from kzconsumer_files.publication import SetAside
 from kzconsumer_files.range_names import NotOurs, RangeOverlap, TargetOwner, identity_of
+from kzconsumer_spark.destinations import jdbc_writer
 from kzconsumer_spark.destinations.jdbc_database import STAGE
 from kzconsumer_spark.destinations.jdbc_table import JdbcTable
-from kzconsumer_spark.ranges.batch import RANGE_PARTITION, RANGE_TOPIC
+from kzconsumer_spark.destinations.jdbc_writer import JdbcDestination
+from kzconsumer_spark.ranges.batch import RANGE_PARTITION, RANGE_TOPIC, SparkBatch
 from kzconsumer_spark.worker_protocol.messages import BatchRange, ToJdbc
 from tests.support.batch_ranges import batch_range
+from tests.support.placed_records import Permitted
 from tests.support.postgres import Postgres, postgres
 from tests.support.processes import wait_until
 
@@ -236,11 +239,9 @@ def _write(pipe: Connection, password: str, to: ToJdbc, name: str, ranges: int, 
     table = JdbcTable(to)
     connection = table.connect()
     stage = table.stages.own(connection)
-    calls = []
 
     def lease() -> None:
-        calls.append(1)
-        if stop and len(calls) == 2:  # everything is in the transaction, nothing is committed
+        if stop:  # everything is in the transaction, nothing is committed
             pipe.send("about to commit")
             pipe.recv()
 
@@ -336,6 +337,30 @@ def test_a_writer_that_never_commits_delays_others_only_briefly(database: Postgr
     with table.connect() as connection:
         table.stages.own(connection)
     assert stages(database) == 0
+
+
+def test_no_other_server_is_asked_within_the_transaction(
+    database: Postgres, to: ToJdbc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ZooKeeper's answer may take longer than the transaction may be idle."""
+    calls: list[tuple[str, int]] = []
+
+    class Asked(Permitted):
+        def require_now(self) -> None:
+            calls.append(("now", transactions()))
+
+        def require_whole(self) -> None:
+            calls.append(("whole", transactions()))
+
+    def transactions() -> int:
+        return len(database.query("SELECT 1 FROM pg_stat_activity WHERE state = 'idle in transaction'"))
+
+    monkeypatch.setattr(jdbc_writer, "_require_driver", lambda _: None)
+    nothing: Any = None
+    destination = JdbcDestination(nothing, to, Asked())
+    assert destination.write(SparkBatch(1, nothing, [planned(0, records=0)])) == (0, 1, 0)
+    destination.close()
+    assert calls == [("whole", 0), ("now", 1)]
 
 
 def test_the_stage_of_a_living_writer_is_kept(database: Postgres, to: ToJdbc) -> None:

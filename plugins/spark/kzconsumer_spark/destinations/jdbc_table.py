@@ -252,18 +252,18 @@ class JdbcTable:
     ) -> int:
         """Insert ledger rows and staged rows of the ranges that are not published yet; returns how many these are.
 
-        One transaction. A writer that inserts the ledger row of a range second waits for the first one, and inserts
-        nothing if that commits. A row whose unique key is in the table already is counted. How many these are is
-        logged: the row in the table may be another one, of an earlier topic or another cluster. Raises
-        DestinationWentBackError, with nothing inserted, if the ledger lacks one of `follows`; SetAside and, when all
-        others are published, RangeOverlap for a range that overlaps a published one.
+        One transaction, at the end of which `require_lease` is called. It must not wait, since the server ends a
+        transaction that is idle, and locks are held. A writer that inserts the ledger row of a range second waits for
+        the first one, and inserts nothing if that commits. A row whose unique key is in the table already is counted.
+        How many these are is logged: the row in the table may be another one, of an earlier topic or another cluster.
+        Raises DestinationWentBackError, with nothing inserted, if the ledger lacks one of `follows`; SetAside and, when
+        all others are published, RangeOverlap for a range that overlaps a published one.
         """
         enter = SQL("INSERT INTO {} ({}, {}) VALUES ({}) ON CONFLICT DO NOTHING").format(
             self._name(LEDGER), _IDENTITY, _COUNTS, _TEN
         )
         insert = self._insert(stage, columns)
         skipped = 0
-        require_lease()
         with database_errors(), connection.transaction():
             # In a fixed order: otherwise two writers of the same ranges could deadlock.
             ordered = sorted(rows, key=lambda part: part.range)

@@ -75,8 +75,9 @@ class JdbcDestination:
                 columns, quarantined = self._staged(connection, stage, batch.rows(with_rows), with_rows, rows)
             require_all(batch, {part.range.topic_partition: written for part, written in rows.items()}, self._shaping)
             rows = {counted(part, written, self._shaping): written for part, written in rows.items()}
+            self._lease.require_whole()
             published = self._table.publish(
-                connection, rows, quarantined, stage, columns, self._lease.require_whole, batch.follows
+                connection, rows, quarantined, stage, columns, self._lease.require_now, batch.follows
             )
             self._table.stages.drop(connection, stage)
         except BaseException:

@@ -185,6 +185,10 @@ class Permission(Protocol):
         """Return when ranges may be written. Raises if they may not, which fails the batch."""
         ...
 
+    def require_now(self) -> None:
+        """Raises unless ranges may be written at this moment: waits for nothing, and asks nobody."""
+        ...
+
     def require_whole(self) -> None:
         """Return when what was read may be published, before which it is called. Raises as `require`, and if executors
         have not read all, or not what was planned."""
@@ -214,6 +218,13 @@ class WorkerLease:
 
     def require(self) -> None:
         """Return when the lease holds, waiting up to `patience` seconds for its renewal. Raises LeaseLost."""
+        self._require(self._patience)
+
+    def require_now(self) -> None:
+        """Raises LeaseLost unless the lease holds."""
+        self._require(0)
+
+    def _require(self, patience: float) -> None:
         with self._changed:
-            if not self._changed.wait_for(lambda: clock.now() < self._safe_until, self._patience):
-                raise LeaseLost(f"the lease ran out and was not renewed within {self._patience:.0f} s")
+            if not self._changed.wait_for(lambda: clock.now() < self._safe_until, patience):
+                raise LeaseLost(f"the lease ran out and was not renewed within {patience:.0f} s")

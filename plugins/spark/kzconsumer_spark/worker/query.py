@@ -306,6 +306,10 @@ class TopicsLease:
         self._registry.require_planned(self._fetched)
         self._lease.require()
 
+    def require_now(self) -> None:
+        """As `WorkerLease.require_now`."""
+        self._lease.require_now()
+
     def require_whole(self) -> None:
         """As `require`. Raises NotWholeError if tasks have not accounted for all, and what `record` raises."""
         self._report(self._read())
