@@ -33,16 +33,25 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     stat: Stat
 
 
+class AclEntry(NamedTuple):
+    """What a user may do with a node: ZooKeeper's bits, as `world`, `anyone` may do all with 31."""
+
+    permissions: int
+    scheme: str
+    user: str
+
+
 class Create(msgspec.Struct, frozen=True):
     """Create a node; refused with NodeExistsError, or NoNodeError without a parent.
 
-    `sequential`: the server adds a number.
+    `sequential`: the server adds a number. `acl`: empty for that of the session.
     """
 
     path: str
     data: bytes
     ephemeral: bool = False
     sequential: bool = False
+    acl: tuple[AclEntry, ...] = ()
 
 
 class SetData(msgspec.Struct, frozen=True):
@@ -76,7 +85,9 @@ REQUEST_BYTES: Final = 60_000
 """Of what can be divided: `jute.maxbuffer` may be 64 KB."""
 
 _BESIDES: Final = 25
-_BESIDES_OF_CREATE: Final = 85  # with its ACL
+_BESIDES_OF_CREATE: Final = 46
+_ACL_OF_SESSION: Final = 39
+_BESIDES_OF_ENTRY: Final = 12
 
 
 def size_of(operations: Iterable[Operation]) -> int:
@@ -86,6 +97,9 @@ def size_of(operations: Iterable[Operation]) -> int:
         size += len(each.path.encode()) + (_BESIDES_OF_CREATE if isinstance(each, Create) else _BESIDES)
         if isinstance(each, Create | SetData):
             size += len(each.data)
+        if isinstance(each, Create):
+            acl = sum(len(entry.scheme.encode()) + len(entry.user.encode()) + _BESIDES_OF_ENTRY for entry in each.acl)
+            size += acl or _ACL_OF_SESSION
     return size
 
 

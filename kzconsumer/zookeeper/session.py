@@ -21,6 +21,7 @@ from kzconsumer.zookeeper.link import Arming
 from kzconsumer.zookeeper.operations import (
     NO_NODE,
     OK,
+    AclEntry,
     Check,
     ConnectString,
     Create,
@@ -171,6 +172,10 @@ class ZooKeeperSession(SessionLife):
             return await self.ask(wire.exists(path, self._full(path)))
         except NoNodeError:
             return None
+
+    async def acl(self, path: str) -> tuple[AclEntry, ...]:
+        """What each user may do with the node. Raises NotPermittedError if this one may not read all of it."""
+        return await self.ask(wire.acl(path, self._full(path)))
 
     async def children(self, path: str) -> list[str]:
         """The names of a node's children, sorted."""

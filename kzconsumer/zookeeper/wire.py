@@ -34,6 +34,7 @@ from kzconsumer.zookeeper.operations import (
     NOT_EMPTY,
     OK,
     RUNTIME_INCONSISTENCY,
+    AclEntry,
     Check,
     Create,
     Delete,
@@ -265,6 +266,18 @@ def children(path: str, full: str, *, watch: bool = False) -> WireRequest[list[s
     return _request(path, protocol.GetChildren2Request(path=full, watch=watch), decode)
 
 
+def acl(path: str, full: str) -> WireRequest[tuple[AclEntry, ...]]:
+    """Raises NotPermittedError also if the server hides a part of it: passwords, from users who may not set it."""
+
+    def decode(body: bytes) -> tuple[AclEntry, ...]:
+        found = [AclEntry(at.perms, at.id.scheme, at.id.id) for at in protocol.GetACLResponse.deserialize(body).acl]
+        if any(entry.scheme == "digest" and entry.user.endswith(":x") for entry in found):
+            raise NotPermittedError(path)
+        return tuple(found)
+
+    return _request(path, protocol.GetACLRequest(path=full), decode)
+
+
 def create(path: str, full: str, data: bytes, *, ephemeral: bool, acl: Acl = "open") -> WireRequest[None]:
     return _request(path, _create(full, data, ephemeral, acl), nothing)
 
@@ -346,6 +359,11 @@ def _operation(operation: Operation, full: Callable[[str], str], acl: Callable[[
             return _PART.pack(_SET_DATA, False, -1), _counted(at.encode()), data, version
         case Create():
             record = _create(at, operation.data, operation.ephemeral, acl(at), operation.sequential)
+            if operation.acl:
+                record.acl = [
+                    protocol.acl.ACL(perms=each.permissions, id=protocol.acl.ID(scheme=each.scheme, id=each.user))
+                    for each in operation.acl
+                ]
         case Delete():
             record = protocol.DeleteRequest(path=at, version=operation.version)
     opcode_and_record = bytes(record.serialize(None))

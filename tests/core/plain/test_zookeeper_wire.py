@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from kzconsumer.errors import ConnectionLostError, ProtocolError, ZooKeeperError
 from kzconsumer.zookeeper import wire
-from kzconsumer.zookeeper.operations import OK, Check, Create, Delete, Operation, SetData, size_of
+from kzconsumer.zookeeper.operations import OK, AclEntry, Check, Create, Delete, Operation, SetData, size_of
 from kzconsumer.zookeeper.wire import MAX_REQUEST, Reply, WireRequest, established, event, reply, result
 
 REQUESTS: list[WireRequest[Any]] = [
     wire.get("/a", "/c/a"),
     wire.exists("/a", "/c/a"),
+    wire.acl("/a", "/c/a"),
     wire.children("/a", "/c/a"),
     wire.create("/a", "/c/a", b"", ephemeral=True),
     wire.set_data("/a", "/c/a", b"", 0),
@@ -57,11 +58,12 @@ def test_any_error_code_is_an_error_with_its_number_or_meaning(code: int) -> Non
 
 versions = st.integers(-(2**31), 2**31 - 1)
 data = st.binary() | st.integers(0, 300).map(bytes)
+acls = st.lists(st.builds(AclEntry, versions, st.text(), st.text()), max_size=3).map(tuple)
 operations = st.lists(
     st.one_of(
         st.builds(Check, st.text(), versions),
         st.builds(SetData, st.text(), data, versions),
-        st.builds(Create, st.text(), data, st.booleans(), st.booleans()),
+        st.builds(Create, st.text(), data, st.booleans(), st.booleans(), acls),
         st.builds(Delete, st.text(), versions),
     ),
     min_size=1,
@@ -93,7 +95,12 @@ def _as_the_codec(operation: Operation) -> Any:
         case Delete():
             return protocol.DeleteRequest(path=path, version=operation.version)
         case Create():
-            request = protocol.CreateRequest(path=path, data=operation.data, acl=[protocol.UNRESTRICTED_ACCESS])
+            given = [
+                protocol.acl.ACL(perms=each.permissions, id=protocol.acl.ID(scheme=each.scheme, id=each.user))
+                for each in operation.acl
+            ]
+            acl = given or [protocol.UNRESTRICTED_ACCESS]
+            request = protocol.CreateRequest(path=path, data=operation.data, acl=acl)
             request.set_flags(ephemeral=operation.ephemeral, sequential=operation.sequential)
             return request
 

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kzconsumer.errors import KzConsumerError, MultiFailedError
-from kzconsumer.zookeeper.operations import Check, ConnectString, Create, Delete, Node, SetData, Stat
+from kzconsumer.zookeeper.operations import AclEntry, Check, ConnectString, Create, Delete, Node, SetData, Stat
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watch_table import Watch
 from kzconsumer_sandbox.servers.kafka_servers import ZooKeeperServer
@@ -32,8 +32,9 @@ _NUMBERS = itertools.count()
 PATHS = st.sampled_from(("/a", "/a/b", "/a/b", "/d"))
 VERSIONS = st.sampled_from((-1, -1, -1, 0, 1))
 DATA = st.sampled_from((b"", b"x", b"yy"))
+ACLS = st.sampled_from(((), (AclEntry(31, "world", "anyone"), AclEntry(1, "ip", "127.0.0.9"))))
 OPERATIONS = st.one_of(
-    st.builds(Create, PATHS, DATA, st.booleans()),
+    st.builds(Create, PATHS, DATA, st.booleans(), acl=ACLS),
     st.builds(SetData, PATHS, DATA, VERSIONS),
     st.builds(Delete, PATHS, VERSIONS),
     st.builds(Check, PATHS, VERSIONS),
@@ -52,7 +53,8 @@ WRITES = st.one_of(
     st.tuples(st.just("delete"), st.tuples(PATHS, VERSIONS)),
 )
 READS = st.tuples(
-    st.sampled_from(("get", "exists", "children", "watch_data", "watch_exists", "watch_children")), st.tuples(PATHS)
+    st.sampled_from(("get", "exists", "acl", "children", "watch_data", "watch_exists", "watch_children")),
+    st.tuples(PATHS),
 )
 MULTIS = st.tuples(st.just("multi"), st.tuples(st.lists(OPERATIONS, min_size=1, max_size=4)))
 ENSURES = st.tuples(st.just("ensure"), st.tuples(PATHS))

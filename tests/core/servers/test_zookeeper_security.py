@@ -16,7 +16,6 @@ import aiohttp
 import anyio
 import msgspec
 import pytest
-from aiozk import protocol
 from cryptography.hazmat.primitives import serialization
 
 from kzconsumer import ConsumerConnector, connect
@@ -24,9 +23,8 @@ from kzconsumer.errors import ConfigError, ConnectionLostError, NotPermittedErro
 from kzconsumer.registry.cluster import open_session
 from kzconsumer.settings.settings import Settings
 from kzconsumer.status.status_server import DOCUMENTS, SHOW_NOTHING
-from kzconsumer.zookeeper.operations import Create
+from kzconsumer.zookeeper.operations import Create, Delete
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer.zookeeper.wire import WireRequest
 from kzconsumer_sandbox.servers.configuration import HOST
 from kzconsumer_sandbox.servers.kafka_servers import Cluster, ZooKeeperServer
 from kzconsumer_sandbox.servers.topic_creation import create_topic
@@ -95,14 +93,7 @@ def written(folder: Path, zookeeper: Mapping[str, object], group: str = "g", **t
 
 async def acl(session: ZooKeeperSession, path: str) -> list[tuple[str, str, int]]:
     """Scheme, id and permissions of a node's ACL, sorted."""
-
-    def decode(body: bytes) -> list[tuple[str, str, int]]:
-        return sorted(
-            (each.id.scheme, each.id.id, each.perms) for each in protocol.GetACLResponse.deserialize(body).acl
-        )
-
-    request = bytes(protocol.GetACLRequest(path=session.connect.full(path)).serialize(None))
-    return await session.ask(WireRequest(path, request, decode))
+    return sorted((scheme, user, permissions) for permissions, scheme, user in await session.acl(path))
 
 
 async def test_every_authentication_and_the_owner_of_its_nodes(secure: SecuredZooKeeper, unique: str) -> None:
@@ -133,11 +124,19 @@ async def test_every_authentication_and_the_owner_of_its_nodes(secure: SecuredZo
         with pytest.raises(NotPermittedError):
             await eve.set(f"{root}-creator-writes/two", b"mine", -1)
 
-    digested = functools.partial(secure.table, user="bob", scheme="digest", acl="creator-only")
-    async with opened(digested()) as session:
+    digested = functools.partial(secure.table, user="bob", scheme="digest")
+    async with opened(digested(acl="creator-only")) as session:
         await session.ensure(f"{root}-digest")
         ((scheme, name, _),) = await acl(session, f"{root}-digest")
         assert (scheme, name.partition(":")[0]) == ("digest", "bob")
+    async with opened(digested(acl="creator-writes")) as session:
+        await session.ensure(f"{root}-kept")
+        kept = await session.acl(f"{root}-kept")
+    async with opened(digested(acl="open")) as session, opened(secure.table()) as nobody:
+        await session.multi([Delete(f"{root}-kept", -1), Create(f"{root}-kept", b"", acl=kept)])
+        assert await session.acl(f"{root}-kept") == kept
+        with pytest.raises(NotPermittedError):  # it is not shown bob's password
+            await nobody.acl(f"{root}-kept")
         assert PASSWORDS["bob"] not in name
     async with opened(digested(password="another")) as session:  # is a different user, without an error
         with pytest.raises(NotPermittedError):

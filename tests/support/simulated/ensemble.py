@@ -424,8 +424,7 @@ class Connection:
             self._later(ensemble.tree.zxid, frames.reply(request.xid, ensemble.tree.zxid, code))
             return
         if request.kind == frames.CLOSE:
-            # When applied here it triggers the session's own watches, is answered, and closes the connection, in this
-            # order.
+            # Applied here it triggers the session's own watches, is answered, and closes the connection, in this order.
             self.asked_to_close = True
             zxid = ensemble.close(session)
             self._later(zxid, frames.reply(request.xid, zxid))
@@ -464,6 +463,8 @@ class Connection:
         match request.kind:
             case frames.GET:
                 body, kind = frames.data_body(node.data) + stat, "data"
+            case frames.GET_ACL:
+                body, kind = frames.acl_body(node.acl or frames.OPEN) + stat, ""
             case frames.CHILDREN2:
                 body, kind = frames.names_body(list(node.children)) + stat, "child"
             case _:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kzconsumer.zookeeper.operations import Check, Create, Delete, Operation, SetData, Stat
+from kzconsumer.zookeeper.operations import AclEntry, Check, Create, Delete, Operation, SetData, Stat
 from kzconsumer.zookeeper.watch_table import EventType
 
 NO_NODE, NO_AUTH, BAD_VERSION = -101, -102, -103
@@ -38,12 +38,13 @@ class Transaction:
 
 
 class Znode:
-    """One node."""
+    """One node. `acl`: empty if everybody may do all; `Tree.closed` says what is refused."""
 
-    __slots__ = ("children", "ctime", "cversion", "czxid", "data", "mtime", "mzxid", "owner", "pzxid", "version")
+    __slots__ = ("acl", "children", "ctime", "cversion", "czxid", "data", "mtime", "mzxid", "owner", "pzxid", "version")
 
-    def __init__(self, data: bytes, owner: int, zxid: int, time_ms: int) -> None:
+    def __init__(self, data: bytes, owner: int, zxid: int, time_ms: int, acl: tuple[AclEntry, ...] = ()) -> None:
         self.data = data
+        self.acl = acl
         self.owner = owner
         self.czxid = self.mzxid = self.pzxid = zxid
         self.ctime = self.mtime = time_ms
@@ -115,9 +116,9 @@ class Tree:
         self, operation: Operation, session: int, zxid: int, time_ms: int, undo: list[Callable[[], None]]
     ) -> Stat | None:
         match operation:
-            case Create(path, data, ephemeral):
+            case Create(path, data, ephemeral, acl=acl):
                 self.permit(session, _split(path)[0], "c")
-                self._create(path, data, session if ephemeral else 0, zxid, time_ms, undo)
+                self._create(path, Znode(data, session if ephemeral else 0, zxid, time_ms, acl), zxid, undo)
                 return None
             case SetData(path, data, version):
                 self.permit(session, path, "w")
@@ -146,9 +147,7 @@ class Tree:
             raise Refused(BAD_VERSION)
         return node
 
-    def _create(
-        self, path: str, data: bytes, owner: int, zxid: int, time_ms: int, undo: list[Callable[[], None]]
-    ) -> None:
+    def _create(self, path: str, node: Znode, zxid: int, undo: list[Callable[[], None]]) -> None:
         above, name = _split(path)
         parent = self.node(above)
         if path in self.nodes:
@@ -156,7 +155,7 @@ class Tree:
         if parent.owner:
             raise Refused(NO_CHILDREN_FOR_EPHEMERALS)
         self._children_change(parent, zxid, undo)
-        self.nodes[path] = Znode(data, owner, zxid, time_ms)
+        self.nodes[path] = node
         parent.children[name] = None
 
         def remove() -> None:

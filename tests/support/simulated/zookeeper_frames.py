@@ -9,14 +9,15 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kzconsumer.zookeeper.operations import Check, Create, Delete, Operation, SetData, Stat
+from kzconsumer.zookeeper.operations import AclEntry, Check, Create, Delete, Operation, SetData, Stat
 from kzconsumer.zookeeper.watch_table import EventType
 
-CREATE, DELETE, EXISTS, GET, SET, SYNC, PING, CHILDREN2, CHECK, MULTI, AUTH, SET_WATCHES, SASL, CLOSE = (
-    1, 2, 3, 4, 5, 9, 11, 12, 13, 14, 100, 101, 102, -11,
+CREATE, DELETE, EXISTS, GET, SET, GET_ACL, SYNC, PING, CHILDREN2, CHECK, MULTI, AUTH, SET_WATCHES, SASL, CLOSE = (
+    1, 2, 3, 4, 5, 6, 9, 11, 12, 13, 14, 100, 101, 102, -11,
 )  # fmt: skip
 WRITES = frozenset({CREATE, DELETE, SET, MULTI})
 EPHEMERAL = 1
+OPEN = (AclEntry(31, "world", "anyone"),)
 
 _INT = struct.Struct("!i")
 _STAT = struct.Struct("!qqqqiiiqiiq")
@@ -111,7 +112,7 @@ def request(frame: bytes, chroot: str = "") -> Request:
             path = reader.path()
             (watch,) = reader.take("?")
             return Request(xid, kind, path=path, watch=bool(watch))
-        case 9:
+        case 6 | 9:
             return Request(xid, kind, path=reader.path())
         case 100:
             reader.take("i")
@@ -150,6 +151,11 @@ def data_body(data: bytes) -> bytes:
     return _buffer(data)
 
 
+def acl_body(acl: Sequence[AclEntry]) -> bytes:
+    entries = (_INT.pack(at.permissions) + _buffer(at.scheme.encode()) + _buffer(at.user.encode()) for at in acl)
+    return _INT.pack(len(acl)) + b"".join(entries)
+
+
 def names_body(names: Sequence[str]) -> bytes:
     return _INT.pack(len(names)) + b"".join(_buffer(name.encode()) for name in names)
 
@@ -176,18 +182,20 @@ def _operation(reader: _Reader, kind: int) -> Operation:
     if kind == CREATE:
         data = reader.buffer()
         (acls,) = reader.take("i")
-        for _ in range(acls):
-            reader.take("i")
-            reader.text()
-            reader.text()
+        acl = tuple(_entry(reader) for _ in range(acls))
         (flags,) = reader.take("i")
-        return Create(path, data, ephemeral=bool(flags & EPHEMERAL))
+        return Create(path, data, ephemeral=bool(flags & EPHEMERAL), acl=acl if acl != OPEN else ())
     if kind == SET:
         data = reader.buffer()
         return SetData(path, data, *reader.take("i"))
     if kind == DELETE:
         return Delete(path, *reader.take("i"))
     return Check(path, *reader.take("i"))
+
+
+def _entry(reader: _Reader) -> AclEntry:
+    (permissions,) = reader.take("i")
+    return AclEntry(permissions, reader.text(), reader.text())
 
 
 def _kind(operation: Operation) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from kzconsumer.errors import NotDoneError
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.zookeeper.operations import Create
+from kzconsumer.zookeeper.operations import AclEntry, Create, Delete
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_tools.groups import group_reader
 from kzconsumer_tools.groups.group_reader import apply_changes, make_parents, single
@@ -155,3 +155,28 @@ def test_a_transaction_without_a_reply_was_executed_or_not(executed: bool) -> No
         assert (await session.get(OFFSETS[2])).data == (b"2" if executed else b"")
 
     clients.play(script)
+
+
+OWN = (AclEntry(31, "digest", "orders:6DY5WhzOfGsWQ1XFuIyzxkpwdPo="), AclEntry(1, "world", "anyone"))
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_containers_keep_their_acl(hidden: bool) -> None:
+    """Whatever the tool's own settings say. One that this user may not read whole is not replaced."""
+
+    async def script(session: ZooKeeperSession) -> None:
+        changes = await prepared(session)
+        acl = (OWN[0]._replace(user="orders:x"),) if hidden else OWN  # as servers show it
+        containers = [GROUP.ids, OWNER.rpartition("/")[0]]
+        for path in containers:
+            await session.multi([Delete(path, -1), Create(path, b"", acl=acl)])
+        if hidden:
+            with pytest.raises(NotDoneError, match=r"/ids: not permitted: .*; nothing was changed$"):
+                await applied(session, changes, topics=["t"])
+            assert await stored(session) == [b""] * 3
+        else:
+            await applied(session, changes, topics=["t"])
+            assert await stored(session) == [b"0", b"1", b"2"]
+            assert [await session.acl(path) for path in containers] == [OWN, OWN]
+
+    play(script)

@@ -29,7 +29,7 @@ from kzconsumer.registry.claim_record import (
     encode_claim_record,
 )
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.zookeeper.operations import Create
+from kzconsumer.zookeeper.operations import AclEntry, Create
 from tests.support.extent import seeds
 from tests.support.simulated.blocking import Program, blocking
 from tests.support.simulated.group import SimulatedGroup, simulated_group
@@ -39,6 +39,7 @@ from tests.support.simulated.partition_logs import TIMESTAMP
 GROUP, OTHER = GroupPaths("g"), GroupPaths("h")
 GONE = [TopicPartition("gone", 0), TopicPartition("a", 7)]
 """The cluster does not have them."""
+ACLS = [(), (AclEntry(31, "sasl", "orders"), AclEntry(1, "world", "anyone"))]
 
 
 class Commands:
@@ -60,6 +61,10 @@ class Commands:
             group.logs.grow_log(each, chance.randint(0, 40))
             group.logs.retain(each, chance.randint(0, group.logs.end(each)))
             self.logs[each] = range(group.logs.logs[each].start, group.logs.end(each))
+        for path in (GROUP.ids, *(GROUP.containers(topic)[0] for topic in "ab")):
+            if chance.random() < 0.7:
+                group.ensemble.make(path.rpartition("/")[0])
+                group.ensemble.operate(Create(path, b"", acl=chance.choice(ACLS)))
         for each in [*group.logs.partitions, *GONE]:
             self._store(each)
 
@@ -67,10 +72,12 @@ class Commands:
         content = self.chance.choice((None, b"x", b"%d" % self.chance.randrange(60)))
         if content is None and partition not in GONE:
             return
-        content = content or b"3"
+        if partition in GONE and content in (None, b"x"):
+            content = b"3"  # what does not say of which topic it was could not be restored
+        assert content is not None
         offset = self.stored[partition] = self.begins[partition] = None if content == b"x" else int(content)
         self.group.ensemble.make(GROUP.offset(partition), content)
-        if self.chance.random() < 0.6:
+        if self.chance.random() < 0.6 or partition in GONE:
             topic = self.group.ensemble.tree.nodes.get(paths.topic(partition.topic))
             incarnation, epoch = f"{topic.czxid if topic is not None else 5:#x}", self.chance.randrange(3)
             record = ClaimRecord(1, "range", incarnation, epoch, "f")
@@ -97,16 +104,21 @@ class Commands:
 
     def change(self, *words: str) -> None:
         """With `--execute`; without it nothing changes."""
-        before = self.nodes()
+        before, acls = self.nodes(), self.acls()
         self(*words)
         assert self.nodes() == before, words
         self(*words, "--execute")
+        after = self.acls()
+        assert all(after.get(path, acl) == acl for path, acl in acls.items()), "nodes that exist keep their ACL"
 
     # -- the group's nodes
 
     def nodes(self, group: GroupPaths = GROUP) -> dict[str, bytes]:
         found = self.group.ensemble.tree.nodes
         return {path: node.data for path, node in found.items() if f"{path}/".startswith(f"{group.root}/")}
+
+    def acls(self) -> dict[str, tuple[AclEntry, ...]]:
+        return {path: self.group.ensemble.tree.nodes[path].acl for path in self.nodes()}
 
     def offsets(self, group: GroupPaths = GROUP) -> dict[str, bytes]:
         return {path: data for path, data in self.nodes(group).items() if _is_leaf_of(group.offsets, path)}
@@ -174,8 +186,14 @@ def require_truth(kzconsumer: Commands) -> None:
             lags[each] = None if log.stop > log.start else 0
     known = [lag for lag in lags.values() if lag is not None]
     total = sum(known) if lags and len(known) == len(lags) else None
-    lost = {each: max(0, kzconsumer.logs[each].start - (kzconsumer.begins.get(each) or 0)) for each in lags}
-    shown = kzconsumer.json("lag", "g", status=0 if len(known) == len(lags) else 3)
+    lost = {
+        each: max(0, kzconsumer.logs[each].start - begins)
+        if (begins := kzconsumer.begins.get(each)) is not None
+        else 0  # an empty log, of which nothing was to be read
+        for each in lags
+    }
+    unusable = any(lag is None and each in kzconsumer.stored for each, lag in lags.items())
+    shown = kzconsumer.json("lag", "g", status=3 if unusable else 0)
     assert {_at(row): row["lag"] for row in shown["partitions"] if not row["gone"]} == lags
     assert {_at(row): row["lost"] for row in shown["partitions"] if row["lag"] is not None} == {
         each: lost[each] for each, lag in lags.items() if lag is not None

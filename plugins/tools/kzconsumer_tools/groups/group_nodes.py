@@ -24,7 +24,7 @@ from kzconsumer.registry.claim_record import (
 from kzconsumer.registry.group_records import Registration, decode_registration, streams_by_topic
 from kzconsumer.registry.nodes import decode_offset, decode_topic, decode_topic_id
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.zookeeper.operations import Create, Delete, Node, Operation
+from kzconsumer.zookeeper.operations import AclEntry, Create, Delete, Node, Operation
 from kzconsumer_tools.node_changes import partition_of
 
 OwnerKind = Literal["member", "unregistered", "other_session", "persistent"]
@@ -350,14 +350,15 @@ def require_no_members(nodes: GroupNodes) -> None:
         raise GroupInUseError(f"group {nodes.group} {reason}; nothing was changed")
 
 
-def proof(containers: Mapping[str, bool]) -> list[Operation]:
+def proof(containers: Mapping[str, tuple[AclEntry, ...] | None]) -> list[Operation]:
     """Operations that change nothing, but make a transaction fail if a node has children or was created meanwhile.
 
-    `containers`: `ids` and topics' owner containers -> whether they existed. A server deletes no node that has
-    children, and no other operation depends on them: creating or deleting children does not change a node's version.
+    `containers`: `ids` and topics' owner containers -> their ACL, which they keep; None if they did not exist. A server
+    deletes no node that has children, and no other operation depends on them: creating or deleting children does not
+    change a node's version.
     """
     operations: list[Operation] = []
-    for path, exists in containers.items():
-        make, remove = Create(path, b""), Delete(path, -1)
-        operations += [remove, make] if exists else [make, remove]
+    for path, acl in containers.items():
+        make, remove = Create(path, b"", acl=acl or ()), Delete(path, -1)
+        operations += [make, remove] if acl is None else [remove, make]
     return operations

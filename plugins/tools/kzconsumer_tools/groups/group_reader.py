@@ -23,7 +23,7 @@ from kzconsumer.registry import paths
 from kzconsumer.registry.broker_topics import ClusterMetadata, TopicIdentities, existing
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.table_reader import nearest
-from kzconsumer.zookeeper.operations import REQUEST_BYTES, Node, Operation, size_of, transactions
+from kzconsumer.zookeeper.operations import REQUEST_BYTES, AclEntry, Node, Operation, size_of, transactions
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import repeated, together
 from kzconsumer_tools.groups.group_nodes import GroupNodes, KnownTopic, proof, topic_of_node, topics_in
@@ -261,14 +261,14 @@ async def apply_changes(
     # transaction deletes and creates again `ids` and the owner containers of the topics, which a server refuses if a
     # node has children. Each node is changed at the version that was read. Claim records are changed, too, so that the
     # fence of an earlier owner, whose request may still be on its way, no longer holds.
-    above = [group.root, group.ids, *(group.containers(topic)[0] for topic in topics)]
-    room = REQUEST_BYTES - size_of(proof(dict.fromkeys(above, True)))
+    room = REQUEST_BYTES - size_of(proof(await _containers(session, group, topics, with_members=with_members)))
     divided = transactions([(unit, _operations(unit)) for unit in units], UNITS_PER_TRANSACTION, room)
     for units_of_part in divided:
         part = [change for unit, _ in units_of_part for change in unit]
+        # They are read again: an ACL that an operator sets between this and the transaction is lost.
         containers = await _containers(session, group, topics, with_members=with_members)
         changed = {change.path for change in part}
-        proving = proof({path: exists for path, exists in containers.items() if path not in changed})
+        proving = proof({path: acl for path, acl in containers.items() if path not in changed})
         operations = [*proving, *_operations(part)]
         with progress.request(len(units_of_part)):
             try:
@@ -297,19 +297,24 @@ async def make_parents(session: ZooKeeperSession, changes: Sequence[NodeChange])
 
 async def _containers(
     session: ZooKeeperSession, group: GroupPaths, topics: Collection[str], *, with_members: bool
-) -> dict[str, bool]:
-    """The parents of owner nodes, and unless `with_members` of registrations -> whether each exists."""
-    if with_members and not topics:
-        return {}
-    above = [group.root, group.ids, *(group.containers(topic)[0] for topic in sorted(set(topics)))]
-    stats = await together([session.exists(path) for path in above])
-    found = {path: stat is not None for path, stat in zip(above, stats, strict=True)}
-    if not found.pop(group.root):
+) -> dict[str, tuple[AclEntry, ...] | None]:
+    """The parents of owner nodes, and unless `with_members` of registrations -> the ACL of each, None if it is missing.
+
+    Raises NotPermittedError if an ACL cannot be read.
+    """
+    if await session.exists(group.root) is None:
         return {}  # the transaction creates the group itself, or fails: there cannot have been a member before
+    above = [*([] if with_members else [group.ids]), *(group.containers(topic)[0] for topic in sorted(set(topics)))]
+    acls = await together([_acl(session, path) for path in above])
     # A topic without a container has no owner, and gets none without a member in `ids`.
-    if with_members:
-        del found[group.ids]
-    return {path: exists for path, exists in found.items() if exists or path == group.ids}
+    return {path: acl for path, acl in zip(above, acls, strict=True) if acl is not None or path == group.ids}
+
+
+async def _acl(session: ZooKeeperSession, path: str) -> tuple[AclEntry, ...] | None:
+    try:
+        return await session.acl(path)
+    except NoNodeError:
+        return None
 
 
 def _operations(changes: Iterable[NodeChange]) -> list[Operation]:
