@@ -154,10 +154,12 @@ class Track:
 
     def _end(self, at: Position) -> Measured | None:
         """The newest reading: a log that was truncated ends earlier than before."""
-        fetched = None
+        fetched, listed = None, self._asked.end if self._asked is not None else None
         if at.high_watermark is not None and at.high_watermark_at is not None:
             fetched = Measured(at.high_watermark, at.high_watermark_at)
-        known = [each for each in (fetched, self._asked and self._asked.end) if each is not None]
+        elif at.high_watermark is not None and listed is not None:  # a replica has nothing that its leader has not
+            listed = Measured(max(listed.value, at.high_watermark), listed.at)
+        known = [each for each in (fetched, listed) if each is not None]
         return max(known, key=lambda each: each.at, default=None)
 
     def _lag(

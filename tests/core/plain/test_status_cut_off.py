@@ -161,6 +161,21 @@ def test_a_replica_that_is_behind_does_not_say_how_far_the_member_is_behind() ->
             assert (first.progress.lag, first.progress.behind, first.hindrance) == (500, True, "no records received")
 
 
+def test_a_member_that_keeps_up_with_a_replica_has_a_known_lag() -> None:
+    """It passes the end that the leader has listed before the next one is."""
+
+    def follow(group: SimulatedGroup, member: Member) -> None:
+        group.brokers[0].preferred[FIRST] = 1
+
+    with observed(brokers=2, rack="here", before=follow, settled=5.0) as at:
+        for _ in range(3 * int(INTERVAL)):
+            at.group.logs.burst(20)
+            at.group.brokers[1].follows[FIRST] = at.group.logs.end(FIRST)
+            (report,) = at.reports(1)
+            first = report.partitions[0]
+            assert (first.leader, first.state, first.progress.why) == (1, "caught up", None)
+
+
 def test_records_that_a_rate_limit_holds_back_are_not_missing_because_of_the_broker() -> None:
     """What was fetched pays for the next half minute."""
     with observed(fetch=(("rate_limit", "1KiB"),), record_bytes=1000, settled=5.0) as at:
