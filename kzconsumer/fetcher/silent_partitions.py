@@ -26,8 +26,10 @@ from kzconsumer.settings.sections import FetchSettings
 
 # Version of Fetch from which on brokers answer at once when they throttle, and are silent for that time (KIP-219).
 MUTES = 8
-# Seconds between two looks whether a partition that is asked for alone has room again.
+# Seconds between two looks whether a partition may be asked for alone: it has room again, is not paused any more, or
+# the rate limit was lifted. Each time is twice as long as the one before.
 PAUSE = 0.05
+LONGEST_PAUSE = 1.0
 
 
 def mutes(connection: BrokerConnection) -> bool:
@@ -59,6 +61,7 @@ class SilentPartitions:
 
     async def run(self) -> None:
         """Runs until cancelled."""
+        pause = PAUSE
         while True:
             if not self._handler.silent:
                 self._handler.silence.clear()
@@ -69,8 +72,10 @@ class SilentPartitions:
             time = now()
             if (held := self._handler.held_back(time)) > 0 or not state.fetchable(time) or state.position is None:
                 self._handler.silent.append(state)
-                await anyio.sleep(max(held, PAUSE))
+                await anyio.sleep(min(max(held, pause), LONGEST_PAUSE))
+                pause = min(2 * pause, LONGEST_PAUSE)
                 continue
+            pause = PAUSE
             try:
                 self.due = time  # of a connection; `_ask` sets that of the answers
                 await self._ask(state, state.position)

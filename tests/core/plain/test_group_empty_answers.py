@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from kzconsumer.fetcher import silent_partitions
+from kzconsumer.fetcher.response_handler import ResponseHandler
 from kzconsumer.model import TopicPartition
+from tests.support.members import sessions_of
 from tests.support.simulated import product
 from tests.support.simulated.broker_machine import TIGHT
 from tests.support.simulated.group import SimulatedGroup, simulated_group
@@ -248,6 +250,39 @@ def test_what_comes_alone_for_a_claim_that_was_lost_is_not_the_next_ones() -> No
         assert len(alone) > 1
         assert not [each for each in group.events if each["event"] == "log truncated below the consumed offset"]
         assert consumed(member)[FIRST] == group.logs.end(FIRST)
+
+
+@pytest.mark.parametrize("how", ["paused", "limited"])
+def test_what_keeps_a_silent_partition_from_being_asked_for_may_last(how: str) -> None:
+    """Meanwhile it is looked at now and then; its end is noticed within a second."""
+    limit = (("rate_limit", "4KiB"),) if how == "limited" else ()
+    with simulated_group(1, record_bytes=1500, fetch=limit) as group:
+        filled(group)
+        group.logs.stop()
+        group.broker_faults.move_to_remote(FIRST, 1.5)
+        member = group.join("a", {"t": 1}, 0.0, in_batches=True)
+        assert group.world.pass_time(20, lambda: consumed(member).get(SECOND, 0) > 0)
+        if how == "paused":
+            group.pause(member, FIRST)
+        group.world.pass_time(5)
+        held_back, looks = ResponseHandler.held_back, 0
+
+        def looked(self: ResponseHandler, time: float) -> float:
+            nonlocal looks
+            looks += 1
+            return held_back(self, time)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ResponseHandler, "held_back", looked)
+            group.world.pass_time(30)
+        assert consumed(member)[FIRST] < group.logs.end(FIRST)
+        assert looks < 4 * 30
+        assert member.connector is not None
+        membership = sessions_of(member.connector).member
+        assert membership is not None
+        member.process.call_soon(membership._fetchers.limit, None)
+        group.resume(member)
+        assert group.world.pass_time(6, lambda: consumed(member)[FIRST] == group.logs.end(FIRST))
 
 
 def finished(member: Member) -> bool:
