@@ -19,14 +19,8 @@ import sys
 import kzconsumer
 
 
-async def main(run: str) -> int:
-    settings = kzconsumer.Settings.from_dict(
-        {
-            "zookeeper": {"connect": os.environ["KZCONSUMER__ZOOKEEPER__CONNECT"]},
-            "group": {"id": "example-job"},
-            "subscription": {"stop_at": "end", "run": run},
-        }
-    )
+async def consume(settings: kzconsumer.Settings) -> str | None:
+    """Read to the end of the group's run. Returns its name, or None if it is not finished."""
     orders = cents = 0
     async with kzconsumer.connect(settings) as consumer:
         loop = asyncio.get_running_loop()
@@ -37,8 +31,24 @@ async def main(run: str) -> int:
             orders += 1
             cents += json.loads(message.value or b"")["cents"]
     # Here everything that was processed is committed.
-    print(f"run {run}: {orders} orders, {cents} cents")
-    return 0 if consumer.finished.is_set() else 75
+    if leaving or consumer.run is None or not consumer.finished.is_set():
+        return None
+    print(f"run {consumer.run.id}: {orders} orders, {cents} cents")
+    return consumer.run.id
+
+
+async def main(run: str) -> int:
+    settings = kzconsumer.Settings.from_dict(
+        {
+            "zookeeper": {"connect": os.environ["KZCONSUMER__ZOOKEEPER__CONNECT"]},
+            "group": {"id": "example-job"},
+            "subscription": {"stop_at": "end", "run": run},
+        }
+    )
+    # An earlier run that is not finished comes first.
+    while (finished := await consume(settings)) not in (run, None):
+        pass
+    return 75 if finished is None else 0
 
 
 if __name__ == "__main__":

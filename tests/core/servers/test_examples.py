@@ -17,6 +17,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from kzconsumer.registry.group_records import GroupRun, TopicEnds, encode_group_run
 from kzconsumer_sandbox.servers.configuration import HOST, free_port
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from tests.support.documented import EACH, PARTITIONS, documented
@@ -25,7 +26,7 @@ from tests.support.installed_plugins import install
 from tests.support.members import stored_offsets
 from tests.support.postgres import Postgres
 from tests.support.servers import Servers
-from tests.support.zookeeper_sessions import until
+from tests.support.zookeeper_sessions import session, until
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 ALL, CENTS = PARTITIONS * EACH, PARTITIONS * sum(range(EACH))
@@ -179,7 +180,19 @@ async def test_exactly_once(cluster: Cluster, examples: Examples, database: Post
 
 
 async def test_scheduled_job(cluster: Cluster, examples: Examples) -> None:
-    assert await examples.run("scheduled_job.py", "monday") == [f"run monday: {ALL} orders, {CENTS} cents"]
+    """The process of an earlier run has ended before it was finished."""
+    async with session(cluster.connect) as operator:
+        incarnation = f"{(await operator.get('/brokers/topics/orders')).stat.czxid:#x}"
+        ends = TopicEnds(incarnation, dict.fromkeys(range(PARTITIONS), 1))
+        run = GroupRun(
+            id="sunday", stop_at=-1, began=1, subscriptions=('["static","orders"]',), topics={"orders": ends}
+        )
+        await operator.ensure("/consumers/example-job")
+        await operator.create("/consumers/example-job/run", encode_group_run(run))
+    assert await examples.run("scheduled_job.py", "monday") == [
+        f"run sunday: {PARTITIONS} orders, 0 cents",
+        f"run monday: {ALL - PARTITIONS} orders, {CENTS} cents",
+    ]
     assert await examples.run("scheduled_job.py", "monday") == ["run monday: 0 orders, 0 cents"]
     assert await everything_is_committed(cluster, "example-job")
 
