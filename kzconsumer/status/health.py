@@ -84,7 +84,8 @@ class StallDetection:
 
     A watchdog that only needs the event loop keeps a member alive whose sink hangs. One that requires progress has to
     except what the member is not the cause of: a restart helps against neither a ZooKeeper nor a leader that is away,
-    nor a quota there that is used up, nor a full disk for dead letters, and would move all partitions.
+    nor a quota of either that is used up, nor a full disk for dead letters, and would move all partitions. After a
+    restart `[fetch] rate_limit` would not hold: the bytes that were fetched before would not be counted.
     """
 
     def __init__(self) -> None:
@@ -103,4 +104,5 @@ class StallDetection:
 
 
 def _could_advance(at: Position) -> bool:
-    return not at.paused and at.led and bool(at.left)
+    awaits_allowance = (at.throttled or at.rate_limited) and at.fetched == at.processed
+    return not at.paused and at.led and bool(at.left) and not awaits_allowance

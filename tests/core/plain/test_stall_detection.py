@@ -39,10 +39,18 @@ def test_a_member_that_is_behind_without_progress_is_stalled() -> None:
         {"led": False},
         {"high_watermark": None},
         {"end": 5},
+        {"rate_limited": True, "fetched": 5, "consumed": 5},
+        {"throttled": True, "fetched": 5, "consumed": 5},
     ],
 )
 def test_excuses(excuse: dict[str, object]) -> None:
     assert after_a_minute(msgspec.structs.replace(BEHIND, **excuse)) == 0
+
+
+@pytest.mark.parametrize("consumed", [5, 10])
+@pytest.mark.parametrize("forbidden", ["rate_limited", "throttled"])
+def test_what_is_fetched_can_be_processed_though_nothing_more_may_be_fetched(forbidden: str, consumed: int) -> None:
+    assert after_a_minute(msgspec.structs.replace(BEHIND, consumed=consumed, **{forbidden: True})) == 60
 
 
 @pytest.mark.parametrize("advance", [{"fetched": 11}, {"consumed": 11}, {"processed": 6}])

@@ -185,6 +185,16 @@ def test_records_that_a_rate_limit_holds_back_are_not_missing_because_of_the_bro
         assert [(each.progress.lag, each.hindrance) for each in report.partitions] == [(15, "rate limit")] * 2
 
 
+def test_a_member_that_pays_for_what_it_has_fetched_is_alive() -> None:
+    """A restart would free it of that, and it would fetch as much again."""
+    with observed(fetch=(("rate_limit", "1KiB"),), record_bytes=1000, settled=5.0) as at:
+        at.observer._health.stalled_after = 20.0
+        at.group.logs.burst(700)
+        *_, report = at.reports(30)
+        assert [each.hindrance for each in report.partitions] == ["rate limit"] * 2
+        assert report.alive is None
+
+
 def test_a_member_that_waits_for_a_transaction_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has read all that it may, and its session says nothing more of the partition: no record comes."""
     monkeypatch.setattr(response_handler, "OPEN_FOR", 8.0)
