@@ -138,6 +138,9 @@ class StreamCursor:
         self._claims = weakref.WeakSet[Progress]()  # those of which something was handed out
         self._batch: HandedOut | None = None  # in hand: the range of a batch
         self._last_of_batch = 0  # the offset of its last record
+        # With explicit acknowledgement: the message or batch that was in hand before a look for the next, which may be
+        # cancelled. It is the last one until the next is handed out.
+        self._last: tuple[HandedOut | None, HandedOut | None] = None, None
 
     def __repr__(self) -> str:
         return f"at {self._passed} of {self.chunk} {self.queue}"
@@ -235,7 +238,8 @@ class StreamCursor:
     def handed_out(self, taken: Message | pa.RecordBatch | None) -> HandedOut | None:
         """The range to acknowledge; None if nothing is in hand. Raises ValueError for what was not handed out here."""
         if taken is None:
-            return self._in_hand() or self._batch
+            message, batch = self._last
+            return self._in_hand() or self._batch or message or batch
         found = handed_out(taken) if isinstance(taken, Message) else self._batches.find(taken)
         if found is None or (not found.progress.lost and found.progress not in self._claims):
             named = (
@@ -257,7 +261,8 @@ class StreamCursor:
 
     def ack_below(self, offset: int) -> None:
         """Mark the part of the batch in hand below `offset` as processed; the rest stays in hand."""
-        if (batch := self._batch) is not None:
+        batch = self._batch if self._batch is not None or self._in_hand() is not None else self._last[1]
+        if batch is not None:
             whole = offset > self._last_of_batch
             self.ack_one(batch if whole else batch._replace(until=offset, records=0))
 
@@ -319,6 +324,7 @@ class StreamCursor:
 
     def _pass_on(self) -> None:
         """The next is taken: what was in hand is processed by that, unless acknowledgement is explicit."""
+        last = self._message, self._batch
         passed = self._message or self._batch
         self._message = self._batch = None
         if passed is None:
@@ -326,6 +332,7 @@ class StreamCursor:
         if self._unacknowledged is None:
             self._mark(passed.until)
         else:
+            self._last = last
             passed.progress.hand_over(passed.until)
             self._passed = passed.until
 

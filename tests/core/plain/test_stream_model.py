@@ -14,7 +14,14 @@ from tests.support.chunks import chunk, progress, put
 from tests.support.schedules import schedules
 from tests.support.streams import rows, stream_of, take
 
-WHAT = (*("fetch", "message", "ack") * 3, *("batch", "ack below") * 2, "pause", "resume", "revoke", "release")
+WHAT = (
+    *("fetch", "message", "ack") * 3,
+    *("batch", "ack below", "ack the last") * 2,
+    "pause",
+    "resume",
+    "revoke",
+    "release",
+)
 CHUNKS = st.sampled_from([(1, range(1)), (3, range(2)), (7, (2, 5)), (4, ()), (55, range(55))])
 """The offsets of each, and those that have records; the last one has more than a lot of messages."""
 STEPS = schedules(st.tuples(st.sampled_from(WHAT), st.integers(0, 1), CHUNKS, st.integers(0, 99)), 30)
@@ -75,6 +82,10 @@ class Model:
                 taken, of, offsets = self.taken[which % len(self.taken) if self.explicit else -1]
                 assert self.stream.ack(taken) is not of.lost
                 of.unfinished -= set(offsets)
+            case "ack the last" if self.taken:
+                _, of, offsets = self.taken[-1]
+                assert self.stream.ack() is not of.lost or not self.explicit
+                of.unfinished -= set(offsets)
             case "ack below" if self.batch is not None:
                 of, offsets = self.batch
                 below = offsets[-1] + 1 if which % 2 else offsets[which % len(offsets)]
@@ -119,7 +130,8 @@ class Model:
             waiting.cancel()
             await asyncio.wait([waiting])
             self.finish_the_last()
-            self.batch = None
+            if not self.explicit:
+                self.batch = None
 
     def finish_the_last(self) -> None:
         """A request for the next message means that the last one is processed, unless acknowledgement is explicit."""
