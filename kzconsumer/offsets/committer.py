@@ -337,6 +337,8 @@ class Committer:
             position = self._positions.get(progress)
             if position is None or progress.retired or (at := position.committed).offset is None:
                 continue
+            if position.in_doubt is not None:
+                continue  # written for the progress before this one: the next write finds out what is stored
             if again or at.offset != at.copied:
                 due[progress] = WithBrokers(at.offset, at.record.epoch, leader_epoch=at.leader_epoch)
                 position.committed = msgspec.structs.replace(at, copied=None)  # unknown until it answers

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple, cast
+from unittest import mock
 
 import anyio
 import pytest
@@ -263,6 +264,27 @@ async def test_a_start_without_a_copy_is_stored_while_the_coordinator_is_away() 
     owners.coordinator.fate = "request lost"
     stored, refused = await owners.committer.store_starts({owners.progress: 3})
     assert (stored, list(refused)) == (set(), [PARTITION])
+
+
+async def test_what_a_commit_has_stored_that_a_seek_interrupts_is_not_known_yet_and_not_copied() -> None:
+    """It was made for the progress before the seek."""
+    owners = Owners(Authority.BOTH)
+    await owners.claim()
+    await owners.do(Step("work", 2, "stored"))
+    await owners.do(Step("commit", 0, "request lost"))
+    await owners.do(Step("work", 1, "stored"))
+    write, sought = owners.nodes.write, Progress(PARTITION, 0)
+
+    async def interrupted(writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored | CommitRefused]:
+        owners.committer.replace(owners.progress, sought)
+        return await write(writes)
+
+    owners.coordinator.fate = "stored"
+    with mock.patch.object(owners.nodes, "write", interrupted):
+        await owners.committer.commit()
+    assert (owners.nodes.has, owners.coordinator.has) == (3, None)
+    assert await owners.committer.store_start(sought, 0)
+    assert (owners.nodes.has, owners.coordinator.has) == (0, WithBrokers(0, 0))
 
 
 @pytest.mark.parametrize("authority", [Authority.BOTH, Authority.KAFKA])
