@@ -126,7 +126,7 @@ async def test_a_range_that_was_lost_before_the_write_is_not_handed_out() -> Non
 
 
 async def test_a_range_that_was_lost_before_its_write_is_handed_out_when_its_plan_is_replayed() -> None:
-    """The session expired while the writer waited for the lease: `write` was never called, and the same plan is found."""
+    """The session expired while the lease was awaited, so `write` was never called; then the plan is found again."""
     sink = sink_of(START)
     sink.range_lost(batch(0, 5).ranges[0])
     async with writing(sink, batch(0, 5)) as replay:

@@ -65,8 +65,8 @@ class HandOver:
         self._returned = offset
         self._asked = False
         self._offered: Sequence[RangeData] = ()
-        # Not their identities: if a session expires before `write` is called, nothing clears this, and the replay of the
-        # plan has the same identity in another object.
+        # Not their identities: if a session expires before `write` is called, nothing clears this, and the replay of
+        # the plan has the same identity in another object.
         self._lost: list[RangeData] = []
         self._change = anyio.Event()
 
