@@ -8,12 +8,15 @@ from __future__ import annotations
 import json
 import pickle
 import random
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 
 from kzconsumer.errors import ConfigError, KzConsumerError, OffsetLostError
+from kzconsumer.fetcher.range_reader import ClusterReader
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.operations import Create
@@ -127,3 +130,35 @@ def store(group: SimulatedGroup, path: str, offset: int) -> None:
     for depth in range(1, len(parts)):
         group.ensemble.operate(Create("/" + "/".join(parts[:depth]), b""))  # refused if it is there
     group.ensemble.operate(Create(path, b"%d" % offset))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "records"),
+    [
+        ({}, 0),
+        ({"startingoffsets": "earliest", "endingtimestamp": f"{1 << 42}"}, 9),
+        ({"startingtimestamp": f"{1 << 42}"}, 0),
+        ({"startingtimestamp": "1", "endingtimestamp": f"{1 << 42}"}, 9),
+    ],
+)
+def test_a_batch_read_ends_where_the_log_did_when_it_was_looked_at(
+    bounds: dict[str, str], records: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Afterwards the log grows, and a group that has read all of it commits the new end."""
+    one = TopicPartition("t", 0)
+    with simulated_group(1) as group, programs_in(group):
+        group.logs.stop()
+        group.logs.grow("t", 1)
+        group.logs.grow_log(one, 9)
+        look = ClusterReader.logs
+
+        async def looked(self: ClusterReader, partitions: Collection[TopicPartition]) -> Any:
+            found = await look(self, partitions)
+            group.logs.grow_log(one, 5)
+            store(group, GroupPaths(GROUP).offset(one), 14)
+            return found
+
+        monkeypatch.setattr(ClusterReader, "logs", looked)
+        source = GroupSource(CaseInsensitiveDict(OPTIONS | bounds)).reader(COLUMNS)  # type: ignore[arg-type]
+        rows = [row for task in source.partitions() for row in rows_of(source.read(task))]
+        assert [row[:2] for row in rows] == [(one, at) for at in range(records)]

@@ -112,7 +112,10 @@ async def _ranges(settings: Settings, bounds: Bounds) -> Between:
         begin, end = logs[each]
         for offset in (first[each], until[each]):
             if not begin <= offset <= end:
-                raise OffsetLostError(f"{each}: the log has no offset {offset}; it begins at {begin} and ends at {end}")
+                ends = f"ends at {end}"
+                if settings.fetch.isolation == "read_committed":
+                    ends = f"its committed records end at {end} ([fetch] isolation)"
+                raise OffsetLostError(f"{each}: the log has no offset {offset}; it begins at {begin} and {ends}")
         if first[each] > until[each] and bounds.first != "committed":
             raise ConfigError([f"{each}: the read would begin at offset {first[each]}, behind its end {until[each]}"])
         found.append(OffsetRange(*each, first[each], max(first[each], until[each])))
@@ -122,8 +125,9 @@ async def _ranges(settings: Settings, bounds: Bounds) -> Between:
 async def _offsets(
     option: str, bound: Bound, settings: Settings, reader: ClusterReader, logs: Mapping[TopicPartition, tuple[int, int]]
 ) -> Mapping[TopicPartition, int]:
+    ends = {each: end for each, (_, end) in logs.items()}
     if isinstance(bound, int):
-        return await reader.at_time(logs.keys(), bound)
+        return _no_later(await reader.at_time(logs.keys(), bound), ends)
     if not isinstance(bound, str):
         if missing := sorted(logs.keys() - bound.keys()):
             hint = f"{_EARLIEST} is the earliest, {_LATEST} the latest"
@@ -132,11 +136,16 @@ async def _offsets(
             raise ConfigError([f"{WHERE}: option {option}: {others[0]} is no partition of the topics"])
         given = {each: bound[each] for each in logs}
     elif bound == "committed":
-        given = await _committed(settings, reader, logs.keys())
+        given = _no_later(await _committed(settings, reader, logs.keys()), ends)
     else:
         given = dict.fromkeys(logs, _EARLIEST if bound == "earliest" else _LATEST)
     named = {each: {_EARLIEST: begin, _LATEST: end} for each, (begin, end) in logs.items()}
     return {each: named[each].get(at, at) for each, at in given.items()}
+
+
+def _no_later(offsets: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Not beyond the ends of the logs, which were read before: meanwhile the logs grow, and the group commits."""
+    return {each: min(at, ends[each]) for each, at in offsets.items()}
 
 
 async def _committed(
