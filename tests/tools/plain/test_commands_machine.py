@@ -80,6 +80,11 @@ class Commands:
         if self.chance.random() < 0.6 or partition in GONE:
             topic = self.group.ensemble.tree.nodes.get(paths.topic(partition.topic))
             incarnation, epoch = f"{topic.czxid if topic is not None else 5:#x}", self.chance.randrange(3)
+            if partition not in GONE and self.chance.random() < 0.3:  # the topic was created again since
+                mark = CommitMark(until=61, incarnation="0x5", epoch=epoch, fingerprint="f")
+                record = ClaimRecord(1, "range", "0x5", epoch, "f", mark=mark, position=StoredPosition(61, 0))
+                self.group.ensemble.make(GROUP.claim_record(partition), encode_claim_record(record))
+                return
             record = ClaimRecord(1, "range", incarnation, epoch, "f")
             if offset is not None and self.chance.random() < 0.5:
                 until = max(0, offset + self.chance.choice((-3, 0, 0, 9)))
@@ -143,6 +148,19 @@ class Commands:
             }[kind]
             found[each] = min(max(at, log.start), log.stop)
         return found
+
+    def republished(self, moved: Mapping[TopicPartition, int]) -> bool:
+        """Whether records that a sink has published of the present topics would be consumed again."""
+        records = self.records()
+        return any(
+            (record := records.get(GROUP.claim_record(each))) is not None
+            and record.incarnation == self.incarnation(each.topic)
+            and min(self.begins.get(each) or 0, self.logs[each].stop) > new
+            for each, new in moved.items()
+        )
+
+    def incarnation(self, topic: str) -> str:
+        return f"{self.group.ensemble.tree.nodes[paths.topic(topic)].czxid:#x}"
 
 
 def _is_leaf_of(above: str, path: str) -> bool:
@@ -223,21 +241,27 @@ def require_reset_and_undo(kzconsumer: Commands, folder: Path) -> None:
         amount = chance.choice((0, 1))  # after all records, or with the first one
         values = ["2023-11-14T22:13:20.001" if not amount else "2023-11-14T22:13:20"]
         assert TIMESTAMP == 1_700_000_000_000
-    words = ["offsets", "reset", "g", "--topic", "a", "--topic", "b", kind, *values, "--republish"]
+    words = ["offsets", "reset", "g", "--topic", "a", "--topic", "b", kind, *values]
     before, offsets, records = kzconsumer.nodes(), kzconsumer.offsets(), kzconsumer.records()
     moved = kzconsumer.moved(kind, amount)
     if moved is None:
         kzconsumer(*words, "--execute", status=1)
         assert kzconsumer.nodes() == before
         return
+    if kzconsumer.republished(moved):
+        kzconsumer(*words, "--execute", status=1)
+        assert kzconsumer.nodes() == before
+        words.append("--republish")
     kzconsumer.change(*words, "--undo", str(folder / "reset"))
     wanted = {GROUP.offset(each): b"%d" % at for each, at in moved.items()}
     assert kzconsumer.offsets() == offsets | wanted
     for path, record in records.items():
         at = path.replace(GROUP.claims, GROUP.offsets)
         changed = at in wanted and (offsets.get(at) != wanted[at] or record.committed_until is not None)
-        after = msgspec.structs.replace(record, epoch=record.epoch + 1, position=msgspec.UNSET)
-        assert kzconsumer.records()[path] == (after if changed else record)
+        if changed:
+            now = kzconsumer.incarnation(paths.topic_of(at))
+            record = msgspec.structs.replace(record, incarnation=now, epoch=record.epoch + 1, position=msgspec.UNSET)
+        assert kzconsumer.records()[path] == record
     if (folder / "reset").exists():
         kzconsumer.change("offsets", "import", str(folder / "reset"), "--republish", "--undo", str(folder / "again"))
     assert kzconsumer.offsets() == offsets

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Literal, cast
 
@@ -18,6 +19,7 @@ from kzconsumer.offsets.start_rules import Storage, WithBrokers
 from kzconsumer.registry.claim_record import (
     Claimed,
     ClaimRecord,
+    CommitMark,
     StoredPosition,
     decode_claim_record,
     encode_claim_record,
@@ -39,6 +41,7 @@ from kzconsumer_tools.offsets.offset_files import FileFormat, SavedOffset, read_
 from kzconsumer_tools.offsets.prepare import OffsetChanges, prepare_clone, prepare_export, prepare_reset
 from kzconsumer_tools.offsets.stored_offsets import OffsetOrigin
 from tests.support.cluster_in_memory import Cluster
+from tests.support.plans import plan_of
 from tests.support.simulated.clients import Clients
 
 GROUP = GroupPaths("orders")
@@ -263,6 +266,39 @@ def test_which_groups_of_a_file_were_changed_before_a_change_failed(tmp_path: Pa
         with pytest.raises(NotDoneError, match=rf"; 1 of 2 partitions was changed \(all of group orders\); .* {undo}$"):
             await perform(cast("ClusterOption", At(cluster)), prepared, True, True, undo)
         assert (await cluster.session.get(GROUP.offset(PLACE))).data == b"4"
+
+    play(script)
+
+
+@pytest.mark.parametrize("recreated", [True, False])
+@pytest.mark.parametrize("of", ["plan", "claimed plan", "mark"])
+def test_what_a_sink_has_published_of_an_earlier_topic_is_not_published_again(
+    of: str, recreated: bool, tmp_path: Path
+) -> None:
+    """The destination has none of the records that the topic has since it was created again."""
+
+    async def script(cluster: Cluster) -> None:
+        old = f"{await incarnation(cluster.session):#x}"
+        mark = CommitMark(until=6, incarnation=old, epoch=0, fingerprint="f")
+        plan = plan_of(6, 9, incarnation=old) if "plan" in of else None
+        record = ClaimRecord(1, "range", old, 0, "f", plan, mark)
+        await put(cluster.session, GROUP.claim_record(PLACE), encode_claim_record(record))
+        if recreated:
+            await recreate_topic(cluster)
+            if of == "claimed plan":  # a member has claimed the partition, and has not dropped the plan yet
+                await cluster.session.delete(GROUP.offset(PLACE), -1)
+                record = msgspec.structs.replace(
+                    record, incarnation=f"{await incarnation(cluster.session):#x}", epoch=1
+                )
+                await put(cluster.session, GROUP.claim_record(PLACE), encode_claim_record(record))
+        resetting = partial(reset, "zk0:2181", "orders", {"orders": None}, Reset("earliest"), None)
+        changing = perform(cast("ClusterOption", At(cluster)), resetting, True, False, tmp_path / "undo")
+        if recreated:
+            await changing
+            assert await position(cluster, "orders") == (0, -1)
+        else:
+            with pytest.raises(NotDoneError, match=r"; use --republish if that is meant \(nothing was changed\)$"):
+                await changing
 
     play(script)
 

@@ -209,12 +209,26 @@ def is_of_earlier_topic(nodes: GroupNodes, partition: TopicPartition) -> bool:
     The rules are those of a claim (`registry.claim_transactions`). Of a topic whose identity is not known nothing is
     said, nor of a partition that does not exist.
     """
-    node, topic = nodes.offsets.get(GroupPaths(nodes.group).offset(partition)), nodes.topics.get(partition.topic)
-    if node is None or topic is None or not topic.identified or partition.partition not in topic.partitions:
+    node, topic = nodes.offsets.get(GroupPaths(nodes.group).offset(partition)), _identified(nodes, partition)
+    if node is None or topic is None:
         return False
     if topic.incarnation is None:
         return True
     return claim_record.is_of_earlier_topic(node, record_of(nodes, partition), topic.incarnation)
+
+
+def has_earlier_record(nodes: GroupNodes, partition: TopicPartition) -> bool:
+    """Whether the claim record is of an earlier topic of that name, as the plan and the mark in it. See above."""
+    record, topic = record_of(nodes, partition), _identified(nodes, partition)
+    if record is None or topic is None:
+        return False
+    return topic.incarnation is None or record.incarnation != f"{topic.incarnation:#x}"
+
+
+def _identified(nodes: GroupNodes, partition: TopicPartition) -> KnownTopic | None:
+    """The partition's topic, if it is known which one of that name it is."""
+    topic = nodes.topics.get(partition.topic)
+    return topic if topic is not None and topic.identified and partition.partition in topic.partitions else None
 
 
 def owner_of(node: Node) -> str:

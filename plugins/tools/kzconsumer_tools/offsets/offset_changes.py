@@ -40,12 +40,13 @@ class Reset(msgspec.Struct, frozen=True):
 
 class PartitionNodes(msgspec.Struct, frozen=True):
     """A partition's nodes as they were read: its stored offset and its claim record. `earlier`: the offset was stored
-    for an earlier topic of that name."""
+    for an earlier topic of that name; `earlier_record`: so was the record written."""
 
     partition: TopicPartition
     offset: Node | None
     record: Node | None
     earlier: bool = False
+    earlier_record: bool = False
 
     @property
     def stored(self) -> int | None:
@@ -168,11 +169,14 @@ class OffsetChange(msgspec.Struct, frozen=True):
         )
 
     def _published(self) -> int:
-        """The end of what the destination of a replayable sink may hold; records of a plan may be there already."""
+        """The end of what the destination of a replayable sink may hold; records of a plan may be there already.
+
+        It holds nothing of the present topic if it was another one when the record was written.
+        """
         record = self.nodes.claim
-        if record is None:
+        if record is None or self.nodes.earlier_record:
             return 0
-        planned = record.plan.until if record.plan is not None else 0
+        planned = plan.until if (plan := record.plan) is not None and plan.incarnation == record.incarnation else 0
         stored = self.nodes.stored if record.fingerprint or planned else None
         return max(stored or 0, planned, _marked(record) or 0)
 

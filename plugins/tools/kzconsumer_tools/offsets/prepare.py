@@ -30,6 +30,7 @@ from kzconsumer_tools.groups.group_nodes import (
     GroupFacts,
     GroupNodes,
     facts,
+    has_earlier_record,
     is_of_earlier_topic,
     members_present,
     require_no_members,
@@ -328,8 +329,13 @@ def nodes_at(nodes: GroupNodes, partition: TopicPartition) -> PartitionNodes:
     """Raises NotDoneError for a claim record in the format of a newer version."""
     group = GroupPaths(nodes.group)
     path = group.claim_record(partition)
-    earlier = is_of_earlier_topic(nodes, partition)
-    found = PartitionNodes(partition, nodes.offsets.get(group.offset(partition)), nodes.claims.get(path), earlier)
+    found = PartitionNodes(
+        partition,
+        nodes.offsets.get(group.offset(partition)),
+        nodes.claims.get(path),
+        is_of_earlier_topic(nodes, partition),
+        has_earlier_record(nodes, partition),
+    )
     try:
         found.claim  # noqa: B018
     except ValueError as error:
