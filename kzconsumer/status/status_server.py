@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import cache
 from importlib.resources import files
+from itertools import takewhile
 from typing import NamedTuple
 
 import anyio
@@ -61,9 +62,9 @@ def _status(report: Report) -> object:
     }
 
 
-def history_since(observer: Observer, at: float) -> list[Point]:
-    """Observations after a time, in seconds since 1970; the latest is the last."""
-    return [look for look in observer.history if look.at > at]
+def history_since(observer: Observer, last: Point | None) -> list[Point]:
+    """Observations after this one, the latest last. Their times may go back, as the clock of the system does."""
+    return list(takewhile(lambda look: look is not last, reversed(observer.history)))[::-1]
 
 
 DOCUMENTS: dict[str, Callable[[Observer, Report], object]] = {
@@ -74,7 +75,7 @@ DOCUMENTS: dict[str, Callable[[Observer, Report], object]] = {
         "assigned": report.assigned,
         "queues": report.queues,
     },
-    "history": lambda observer, report: {"interval": INTERVAL, "points": history_since(observer, 0.0)},
+    "history": lambda observer, report: {"interval": INTERVAL, "points": list(observer.history)},
     "rebalances": lambda observer, report: {"rebalances": list(observer.counters.rebalances.timeline)},
     "batches": lambda observer, report: {
         "present": report.batch,
@@ -136,7 +137,7 @@ class Events:
 
     async def _send(self, response: web.StreamResponse, *, group: bool) -> None:
         sent: dict[str, bytes] = {}
-        latest = 0.0
+        latest: Point | None = None
         while not self._ended.is_set():
             documents = self._present()
             if group:
@@ -146,7 +147,7 @@ class Events:
             sent = documents
             points = history_since(self._observer, latest)
             if points:
-                latest = points[-1].at
+                latest = points[-1]
                 changed["history"] = msgspec.json.encode({"points": points})
             events = [b"event: %s\ndata: %s\n\n" % (name.encode(), text) for name, text in changed.items()]
             with anyio.fail_after(PATIENCE):

@@ -76,8 +76,10 @@ const charts = [
 ];
 
 function showHistory() {
-  const last = points.at(-1)?.at ?? 0;
-  points = [...points, ...known.history.points.filter((point) => point.at > last)];
+  for (const point of known.history.points) {
+    while (points.length && points.at(-1).at >= point.at) points.pop(); // known already, or the clock was set back
+    points.push(point);
+  }
   points = points.filter((point) => point.at >= points.at(-1).at - HOUR);
   if (points.length) say(at("lag-title"), `Lag and rate since ${minute(points[0].at)}, in UTC`);
   for (const chart of charts) chart.draw();
