@@ -184,11 +184,21 @@ class SettingChange(msgspec.Struct, frozen=True):
 
 
 def compare(present: Settings, read: Settings) -> SettingChange:
+    in_run = present.subscription.stop_at is not None or read.subscription.stop_at is not None
+    change = _merged(present, read, LIVE if in_run else LIVE | REJOINING)
+    try:
+        if change.rejoins:
+            change.settings.require_subscription()
+    except ConfigError:  # what is read is valid with a change that needs a restart
+        return _merged(present, read, LIVE)
+    return change
+
+
+def _merged(present: Settings, read: Settings, may: Collection[tuple[str, ...]]) -> SettingChange:
+    """With those changes that are at places of `may`."""
     new = {place: value for place, value, _ in keys_of(read)}
     old = {place: value for place, value, _ in keys_of(present)}
     differ = [place for place in {**old, **new} if old.get(place) != new.get(place) and place != ("source",)]
-    in_run = present.subscription.stop_at is not None or read.subscription.stop_at is not None
-    may = LIVE if in_run else LIVE | REJOINING
     settings = present
     for table in {place[0] for place in differ if place in may}:
         # All keys together: a table with only some of them may be invalid.
@@ -198,7 +208,7 @@ def compare(present: Settings, read: Settings) -> SettingChange:
     return SettingChange(
         settings,
         tuple(".".join(place) for place in differ if place in may),
-        any(place in may & REJOINING for place in differ),
+        any(place in may and place in REJOINING for place in differ),
         tuple(".".join(place) for place in differ if place not in may),
     )
 

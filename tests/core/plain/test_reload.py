@@ -75,6 +75,22 @@ def test_a_topic_filter_can_replace_topics() -> None:
         assert (compare(old, new).settings, compare(old, new).rejoins) == (new, True)
 
 
+def test_topics_that_do_not_go_with_the_present_topic_of_dead_letters_need_a_restart() -> None:
+    """That topic needs one. Joined again, the daemon would end: it would consume its own dead letters."""
+    old, new = (
+        settings(
+            subscription={"topics": dict.fromkeys(topics, 1)},
+            rejected={"policy": "dead-letter", "topic": letters},
+            log={"level": level},
+        )
+        for topics, letters, level in (("a", "b", "info"), ("ab", "c", "debug"))
+    )
+    change = compare(old, new)
+    assert (change.applied, change.rejoins) == (("log.level",), False)
+    assert sorted(change.needs_restart) == ["rejected.topic", "subscription.topics"]
+    assert change.settings.subscription == old.subscription
+
+
 @pytest.mark.parametrize("before", [None, "end"])
 @pytest.mark.parametrize("after", [None, "end"])
 def test_a_run_keeps_the_topics_that_it_began_with(before: str | None, after: str | None) -> None:
