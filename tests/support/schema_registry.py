@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 
 class SchemaRegistry:
-    """`asked` has the path of every request; `fail_next` answers that many requests with 503."""
+    """`asked` has the path of every request; `fail_next` answers that many with 503, to be tried again in an hour."""
 
     def __init__(self) -> None:
         self.by_id: dict[int, dict[str, Any]] = {}
@@ -70,6 +70,8 @@ def schema_registry() -> Iterator[SchemaRegistry]:
             if registry.not_ours is not None:
                 status, body = 404, registry.not_ours
             self.send_response(status)
+            if status == 503:
+                self.send_header("Retry-After", "3600")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

@@ -99,6 +99,7 @@ def test_no_record_is_bad_because_a_proxy_does_not_reach_the_registry(registry: 
     assert str(raised.value) == said
 
 
+@pytest.mark.timeout(20)
 @pytest.mark.parametrize("failures", [0, 3, 4])
 def test_a_registry_that_fails_is_asked_four_times(registry: SchemaRegistry, failures: int) -> None:
     registry.register("a", 1, record("x"))

@@ -44,7 +44,12 @@ class Registry:
         except OSError as error:
             raise RegistryError(f"schema registry {self._url}: {error}") from error
         retries = urllib3.Retry(
-            total=_RETRIES, backoff_factor=_BACKOFF, status_forcelist=_TRY_AGAIN, raise_on_status=False, redirect=3
+            total=_RETRIES,
+            backoff_factor=_BACKOFF,
+            status_forcelist=_TRY_AGAIN,
+            raise_on_status=False,
+            redirect=3,
+            respect_retry_after_header=False,  # a batch waits for the answer
         )
         self._pool = urllib3.PoolManager(
             headers=headers, timeout=options.timeout, retries=retries, ssl_context=context, maxsize=1
