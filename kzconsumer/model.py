@@ -106,6 +106,11 @@ class Broker(msgspec.Struct, frozen=True, order=True):
     cluster: str = ""
     """The id of the cluster whose broker has to be found there; empty if it is not known, as before Kafka 0.10.1."""
 
+    def is_at(self, other: Broker) -> bool:
+        """Whether both may name one broker. Brokers before 0.10.1 do not say of which cluster any is."""
+        same = (self.id, self.host, self.port) == (other.id, other.host, other.port)
+        return same and (self.cluster == other.cluster or not self.cluster or not other.cluster)
+
     def __str__(self) -> str:
         return f"broker {self.id} ({self.host}:{self.port})"
 

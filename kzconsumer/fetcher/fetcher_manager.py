@@ -253,7 +253,7 @@ class FetcherManager:
                 moved = []
                 for state in fetcher.late(now()):
                     leader = leaders.get(state.topic_partition)
-                    if isinstance(leader, Broker) and leader != fetcher.broker:  # another one, or at another address
+                    if isinstance(leader, Broker) and not leader.is_at(fetcher.broker):  # another, or elsewhere
                         moved.append(state)
                 if moved:
                     log.info("broker does not answer, others lead", broker=fetcher.broker.id, partitions=len(moved))
@@ -292,7 +292,7 @@ class FetcherManager:
         # a seek in `on_assigned` that takes longer than the call.
         new = [state for state in states if self._fetcher_of(state) is None]
         for former in self._of(broker.id):
-            if former.broker != broker:  # it has another address now
+            if not former.broker.is_at(broker):  # it has another address now
                 self._fetchers[former.number][1].cancel()
         fetchers = self._of(broker.id)
         partitions = sum(map(len, fetchers)) + len(new)

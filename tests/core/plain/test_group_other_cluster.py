@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
+from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.group.fitness import ELSEWHERE
-from kzconsumer.model import TopicPartition
+from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.registry import paths
 from kzconsumer.status.health import Health
 from kzconsumer.zookeeper.operations import Delete
@@ -150,3 +152,23 @@ def health_of(member: Member) -> Health:
 def registered(group: SimulatedGroup) -> set[str]:
     ids = group.ensemble.tree.nodes.get(group.paths.ids)
     return set(ids.children) if ids is not None else set()
+
+
+def test_a_cluster_of_which_some_brokers_do_not_know_the_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those before 0.10.1, in the middle of an upgrade: what they and the others call a broker is the same one."""
+    begin, begun = FetcherManager._begin, list[int]()
+
+    def noted(self: FetcherManager, broker: Broker) -> BrokerFetcher:
+        begun.append(broker.id)
+        return begin(self, broker)
+
+    monkeypatch.setattr(FetcherManager, "_begin", noted)
+    with simulated_group(1, brokers=2) as group:
+        group.logs.identify("ours")
+        group.brokers[0].knows_cluster = False
+        joined(group)
+        for _ in range(10):
+            group.broker_faults.move_leader(group.logs.partitions[0], 0.0)
+            group.world.pass_time(2)
+        group.come_to_rest(30, 3)
+    assert sorted(begun) == [0, 1]

@@ -74,6 +74,8 @@ class SimulatedBroker:
         self.connections: dict[BrokerConnection, None] = {}
         self.requests: Counter[int] = Counter()
         """By key."""
+        self.knows_cluster = True
+        """Otherwise it does not say of which cluster it is, as one before 0.10.1."""
         self.unlisted = frames.NONE
         """The error that it answers to ListOffsets of any partition."""
         self.hidden: set[str] = set()
@@ -283,7 +285,7 @@ class BrokerConnection:
                 for partition, leader in leaders.items()
             ]
             about[topic] = (frames.NONE if led else frames.UNKNOWN_TOPIC_OR_PARTITION, led)
-        return frames.described(logs.addresses, about, logs.cluster)
+        return frames.described(logs.addresses, about, logs.cluster if self.broker.knows_cluster else None)
 
     def _list(self, asked: dict[TopicPartition, tuple[int, int]]) -> bytes:
         answers = {}
