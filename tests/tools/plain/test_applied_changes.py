@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import nullcontext
 
 import pytest
 
@@ -136,6 +137,24 @@ def test_those_that_were_made_before_one_is_refused_are_counted(monkeypatch: pyt
         assert await stored(session) == [b"0", b"1", b"another"]
 
     play(script)
+
+
+@pytest.mark.parametrize("executed", [True, False])
+def test_what_is_written_again_with_the_same_content_was_written_or_not(executed: bool) -> None:
+    """As the offset of a topic that was created again, which counts for the new topic then."""
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        before = [change.seen for change in await prepared(session)]
+        same = [NodeChange(path, seen, seen.data) for path, seen in zip(OFFSETS, before, strict=True) if seen]
+        clients.lose_the_next_write(executed=executed)
+        with nullcontext() if executed else pytest.raises(NotDoneError, match="nothing was changed"):
+            await applied(session, same)
+        assert [await session.get(path) == seen for path, seen in zip(OFFSETS, before, strict=True)] == [
+            not executed
+        ] * 3
+
+    clients.play(script)
 
 
 @pytest.mark.parametrize("executed", [True, False])
