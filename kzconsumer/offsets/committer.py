@@ -233,9 +233,10 @@ class Committer:
     def lose(self, progress: Progress, reason: str) -> None:
         """The claim is no longer ours: close it, and write nothing more of it."""
         log.warning("partition lost", **progress.topic_partition._asdict(), reason=reason)
-        if (at := self.stored(progress)) is not None:
+        # A claim without an offset has stored nothing yet: what an earlier one had is still the last that is known.
+        if (at := self.stored(progress)) is not None and at.offset is not None:
             self._lost[progress.topic_partition] = at
-            if at.offset is not None and at.offset < progress.consumed and not progress.retired:
+            if at.offset < progress.consumed and not progress.retired:
                 self.lost_work_at = now()
         self.forget(progress)
         progress.close()

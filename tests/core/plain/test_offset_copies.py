@@ -287,6 +287,24 @@ async def test_what_a_commit_has_stored_that_a_seek_interrupts_is_not_known_yet_
     assert (owners.nodes.has, owners.coordinator.has) == (0, WithBrokers(0, 0))
 
 
+async def test_what_a_claim_had_stored_is_known_until_a_later_one_stores_something() -> None:
+    """The group's nodes were deleted, and the owner node of the next claim once more."""
+    owners = Owners(Authority.ZOOKEEPER_FIRST)
+    owners.nodes.has = 9
+    await owners.claim()
+    at = owners.committer.stored(owners.progress)
+    assert at is not None
+    owners.committer.lose(owners.progress, "the nodes were deleted")
+    again = Progress(PARTITION, 9)
+    owners.committer.open(again, replace(at, offset=None))
+    owners.committer.lose(again, "the owner node was deleted")
+    assert owners.committer.lost(PARTITION) == at
+    last = Progress(PARTITION, 9)
+    owners.committer.open(last, at)
+    assert await owners.committer.store_start(last, 11)
+    assert owners.committer.lost(PARTITION) is None
+
+
 @pytest.mark.parametrize("authority", [Authority.BOTH, Authority.KAFKA])
 async def test_an_unchanged_offset_is_stored_again_once_an_hour(authority: Authority) -> None:
     """Brokers forget offsets that are not."""
