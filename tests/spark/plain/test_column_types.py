@@ -54,9 +54,9 @@ LEAVES: list[tuple[DataType, DataType, DataType | None, bool]] = [
     (DateType(), TEXT, None, True),
     (TimestampType(), TEXT, TEXT, True),
     (TimestampNTZType(), TimestampNTZType(), None, True),
-    (DecimalType(10, 2), DecimalType(38, 30), None, True),
+    (DecimalType(10, 2), DecimalType(38, 30), TEXT, True),
     (DecimalType(38, 5), DecimalType(38, 5), TEXT, True),
-    (DecimalType(1, 0), DecimalType(38, 37), None, True),
+    (DecimalType(1, 0), DecimalType(38, 37), TEXT, True),
 ]
 
 

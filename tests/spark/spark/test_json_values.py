@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from collections.abc import Callable
+from decimal import Decimal, localcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -78,6 +80,7 @@ GOOD: dict[str, str | None] = {
     '{"day":"0001-01-01"}': None,
     '{"c":1.5}': '{"c":1.50}',
     '{"c":1e2}': '{"c":100.00}',
+    '{"c":"1.5","z":"1,5"}': '{"c":1.50}',
     '{"c":-99999999.99}': None,
     '{"all":1.23}': '{"all":1.2300000000}',
     '{"all":1234567890123456789012345678.0123456789}': None,
@@ -130,6 +133,8 @@ BAD: dict[str, str] = {
     '{"day":5}': "has a field day that is no DATE",
     '{"c":1.005}': "has a field c that is no DECIMAL(10,2)",
     '{"c":"1.005"}': "has a field c that is no DECIMAL(10,2)",
+    '{"c":"12,50"}': "has a field c that is no DECIMAL(10,2)",
+    '{"c":"12\\u002c50","z":1}': "has a field c that is no DECIMAL(10,2)",
     '{"c":123456789}': "has a field c that is no DECIMAL(10,2)",
     '{"c":99999999.999}': "has a field c that is no DECIMAL(10,2)",
     '{"all":0.00000000001}': "has a field all that is no DECIMAL(38,10)",
@@ -159,6 +164,46 @@ def test_a_value_is_exact_or_bad(spark: SparkSession, tmp_path: Path, others: st
     assert read == {text: wanted or text for text, wanted in GOOD.items()}
     assert {text: row.reason for text, row in zip(BAD, found[len(GOOD) :], strict=True)} == BAD
     assert all(json.loads(text) is not None for text in GOOD if not re.search("NaN|Inf|'", text))
+
+
+def test_a_decimal_is_the_number_that_is_written_or_bad(spark: SparkSession, tmp_path: Path) -> None:
+    """With signs, exponents, commas, escapes, and digits as many as Spark rounds without a trace; in quotes or not."""
+    chance = random.Random(1)
+    kinds = [(10, 2), (37, 0), (36, 2), (38, 4), (20, 20)]
+    parts = ["", "0", "5", "12", "1250", "99999999", "04", "0" * 30, "0" * 18 + "1", "9" * 29]
+    parts += [",", "5,", ",50", "1,250"]
+    texts: list[tuple[int, str]] = []
+    for _ in range(1500):
+        text = chance.choice(["", "", "-", "+"]) + chance.choice(parts)
+        text += chance.choice(["", ".", "."]) + chance.choice(parts) + chance.choice(["", "0", "000"])
+        text += chance.choice(["", "", "e2", "E-1", "e-30", "E-40", "\n"])
+        texts.append((chance.randrange(len(kinds)), text))
+
+    def document(number: int, text: str) -> str:
+        if chance.random() < 0.3 and text and "\n" not in text:
+            return f'{{"d{number}":{text}}}'
+        written = json.dumps(text)
+        if chance.random() < 0.2 and text:
+            which = chance.choice(text)
+            written = written.replace(which, f"\\u{ord(which):04x}") if which != "\n" else written
+        return f'{{"d{number}" : {written}}}'
+
+    ddl = ", ".join(f"d{number} DECIMAL({p},{s})" for number, (p, s) in enumerate(kinds))
+    found = _read(spark, tmp_path, [document(*each) for each in texts], ddl)
+    good = 0
+    with localcontext(prec=200):
+        for (number, text), row in zip(texts, found, strict=True):
+            if row.reason is None:
+                value = json.loads(row.json, parse_float=Decimal, parse_int=Decimal).get(f"d{number}")
+                assert (text == "" and value is None) or value == Decimal(text), (kinds[number], text)
+                good += 1
+                continue
+            precision, scale = kinds[number]
+            if re.fullmatch(r"-?(0|[1-9][0-9]*)([.][0-9]+)?", text):
+                exact = Decimal(text)
+                held = exact.quantize(Decimal(1).scaleb(-scale)) == exact
+                assert not held or abs(exact) >= Decimal(10) ** (precision - scale), (kinds[number], text)
+    assert 100 < good < 1400
 
 
 def test_a_schema_without_text_needs_no_second_look(spark: SparkSession, tmp_path: Path) -> None:

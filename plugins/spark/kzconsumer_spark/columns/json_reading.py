@@ -70,6 +70,13 @@ _NUMBER: Final = (
     r"""\G((?:[^"'0-9+\-NI]++|"(?:[^"\\]++|\\.)*+"|'(?:[^'\\]++|\\.)*+')*+)"""
     r"([-+]?(?:[0-9][0-9.eE+\-]*+|NaN|INF|Infinity))"
 )
+#: A comma in a number in quotes, which Spark leaves out; its digits may be written by their numbers.
+_COMMA: Final = r"""["'](?:,[-+.,eE]*+[\p{Nd}\\]|(?:[-+.eE\p{Nd}]|\\u\p{XDigit}{4})++,)"""
+_NEGATIVE_EXPONENT: Final = r"""[:,\[\s"'][-+]?[.\p{Nd}]++[eE]-"""
+#: A character of a decimal by its number.
+_ESCAPED: Final = r"\\u00(?:2[b-eB-E]|3[0-9]|[46]5)"
+#: In groups: the digits behind its point without zeros at the end, and its exponent.
+_DECIMAL: Final = r"^[-+]?\p{Nd}*[.]?(\p{Nd}*?)0*(?:[eE]([-+]?\p{Nd}+))?\z"
 
 
 _READ: Final = (
@@ -122,6 +129,7 @@ class JsonReading:
         self._end = f"end_{secrets.token_hex(8)}"
         self._mark = f"number_{secrets.token_hex(8)}_"
         self._exact = _exact_type(schema)
+        self._precision = max((p for each in _decimals(schema) if (p := each.precision) < _DIGITS), default=0)
 
     def read(self, frame: DataFrame, text: Column) -> Read:
         """`text` is UTF-8 or null. Value and reason are null where it is null."""
@@ -131,6 +139,8 @@ class JsonReading:
         no_reason = F.lit(None).cast("string").alias("reason")
         quick = F.struct(values.struct(self._schema, first, None).alias("value"), no_reason)
         is_exact = self._is_whole(first) & first[_CORRUPT].isNull() & values.is_exact(self._schema, first, ended)
+        if self._precision:
+            is_exact &= ~_may_change_decimals(ended, self._precision)
         strict = F.when(ended.isNotNull(), _apart(self._strict, first, ended))
         frame = frame.withColumn(_RESULT, F.when(is_exact, quick).otherwise(strict))
         return Read(frame, F.col(_RESULT)["value"], F.col(_RESULT)["reason"], (_TEXT, _FIRST, _RESULT))
@@ -279,12 +289,13 @@ class _Values:
                 yield _Wrong(path, kind, found.isNotNull() & value.isNull())
             case TimestampNTZType():
                 yield _Wrong(path, kind, ~F.year(value).between(1, 9999))
-            case DecimalType() if kind.precision < _DIGITS:
-                rounded = value.isNull() | (value.cast(_wide(kind)) != found)
-                yield _Wrong(path, kind, found.isNotNull() & rounded)
             case DecimalType() if exact is not None:
-                plain = f"^[-+]?[0-9]+([.][0-9]{{0,{kind.scale}}}0*)?$"
-                yield _Wrong(path, kind, ~self._unmarked(exact).rlike(plain))
+                written = self._unmarked(exact)
+                digits, exponent = (F.regexp_extract(written, _DECIMAL, group) for group in (1, 2))
+                behind_point = F.length(digits) - F.coalesce(exponent.try_cast("int"), F.lit(0))
+                as_read = written.rlike(_DECIMAL) & (behind_point <= _wide(kind).scale)
+                rounded = value.isNull() | (value.cast(_wide(kind)) != found)
+                yield _Wrong(path, kind, found.isNotNull() & (~as_read | rounded))
 
     def _wrong_inside(self, kind: ArrayType | MapType, found: Column, exact: Column | None, value: Column) -> Column:
         inner = kind.elementType if isinstance(kind, ArrayType) else kind.valueType
@@ -392,6 +403,30 @@ def _wide(kind: DecimalType) -> DecimalType:
     return DecimalType(_DIGITS, kind.scale + _DIGITS - kind.precision)
 
 
+def _may_change_decimals(text: Column, precision: int) -> Column:
+    """Whether Spark may have made another number of one in the text, so that `_wide` does not show it.
+
+    What is rounded beyond `_wide`, and looks exact, has only zeros or only nines behind its scale, or an exponent.
+    """
+    rounded = [F.contains(text, F.lit(digit * (_DIGITS - precision))) for digit in "09"]
+    is_small = (F.contains(text, F.lit("e-")) | F.contains(text, F.lit("E-"))) & text.rlike(_NEGATIVE_EXPONENT)
+    escaped = F.contains(text, F.lit("\\u00")) & text.rlike(_ESCAPED)
+    return reduce(or_, [*rounded, is_small, escaped, text.rlike(_COMMA)])
+
+
+def _decimals(kind: DataType) -> Iterator[DecimalType]:
+    match kind:
+        case StructType():
+            for each in kind:
+                yield from _decimals(each.dataType)
+        case ArrayType():
+            yield from _decimals(kind.elementType)
+        case MapType():
+            yield from _decimals(kind.valueType)
+        case DecimalType():
+            yield kind
+
+
 def _read_type(kind: DataType) -> DataType:
     match kind:
         case StructType():
@@ -420,8 +455,6 @@ def _exact_type(kind: DataType) -> DataType | None:
         case MapType():
             value = _exact_type(kind.valueType)
             return None if value is None else MapType(kind.keyType, value)
-        case StringType() | FloatType() | DoubleType() | TimestampType():
-            return StringType()
-        case DecimalType() if kind.precision == _DIGITS:
+        case StringType() | FloatType() | DoubleType() | TimestampType() | DecimalType():
             return StringType()
     return None
