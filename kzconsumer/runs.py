@@ -295,7 +295,7 @@ class Runs:
             self._log_shortened(before, run)
         if run.finished is not None:
             return run
-        if self._asked is None or self._asked.topics != run.topics:
+        if self._asked is None or (self._asked.id, self._asked.topics) != (run.id, run.topics):
             there = {name for name, topic in run.topics.items() if topic.incarnation != DELETED}
             self._asked = run
             self._outstanding = sorted((each, end) for each, end in run.ends.items() if each.topic in there)

@@ -46,7 +46,7 @@ class NodeChange(msgspec.Struct, frozen=True):
         return SetData(self.path, self.after, self.seen.stat.version)
 
 
-class Progress:
+class ChangeProgress:
     """How far the changes of a command are. An error that leaves the block says it too, once they have begun.
 
     The block has to be around the cluster's session: only at the end of that a limit of time becomes an error.

@@ -45,7 +45,7 @@ class NoNumber(kzconsumer.RebalanceListener):
         ({}, ValueError, "at least one stream"),
         ({"orders": 0}, ValueError, "at least one stream"),
         ({"a b": 1}, ValueError, "'a b' is not a topic name"),
-        ({1: 1}, ValueError, "1 is not a topic name"),
+        ({1: 1}, ValueError, "1 is not text: it needs quotes"),
     ],
 )
 async def test_topics(topics: Any, kind: type[Exception], words: str) -> None:

@@ -198,6 +198,24 @@ def test_a_run_of_a_name_is_made_once() -> None:
     clients.play(script)
 
 
+def test_a_run_with_the_ends_of_the_last_one_is_not_finished_by_what_was_committed_then() -> None:
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        world = Shared(session)
+        member = world.runs(1)
+        run = await member.join()
+        for partition, end in run.ends.items():
+            await world.commit(partition, end)
+        assert (await member.look(run)).finished is not None
+        again = await member.join()
+        assert again.topics == run.topics
+        await world.commit(partition, 1)  # its owner found that the log was cut off; it has grown again
+        assert (await member.look(again)).finished is None
+
+    clients.play(script)
+
+
 @pytest.mark.parametrize(
     ("offsets", "replayable", "setting"),
     [

@@ -13,7 +13,7 @@ from kzconsumer.zookeeper.operations import AclEntry, Create, Delete
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_tools.groups import group_reader
 from kzconsumer_tools.groups.group_reader import apply_changes, make_parents, single
-from kzconsumer_tools.node_changes import NodeChange, Progress
+from kzconsumer_tools.node_changes import ChangeProgress, NodeChange
 from tests.support.simulated.clients import Clients, Script
 
 GROUP = GroupPaths("g")
@@ -38,7 +38,7 @@ async def applied(
     session: ZooKeeperSession, changes: list[NodeChange], *, topics: Collection[str] = (), with_members: bool = False
 ) -> None:
     """As commands do it."""
-    async with Progress("node") as progress:
+    async with ChangeProgress("node") as progress:
         progress.begin(len(changes))
         await apply_changes(session, GROUP, single(changes), progress, topics=topics, with_members=with_members)
 

@@ -34,7 +34,7 @@ from kzconsumer_tools.commands.groups_repair import clean_nodes, delete_nodes, r
 from kzconsumer_tools.commands.offsets_apply import Prepared, import_offsets, perform, reset
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
 from kzconsumer_tools.groups.diagnosis import RepairResult
-from kzconsumer_tools.node_changes import Progress, read_nodes
+from kzconsumer_tools.node_changes import ChangeProgress, read_nodes
 from kzconsumer_tools.offsets.move import MoveRequest, apply_move, prepare_move
 from kzconsumer_tools.offsets.offset_changes import Reset, read_undo
 from kzconsumer_tools.offsets.offset_files import FileFormat, SavedOffset, read_offsets, write_offsets
@@ -117,7 +117,7 @@ async def imported(cluster: Cluster, content: bytes, group: str) -> None:
     file = read_offsets(content)
     saved = [msgspec.structs.replace(each, group=group) for each in file.offsets]
     (changes,) = await import_offsets(saved, group, file.format == "nodes", cluster)
-    await changes.apply(cluster, Progress("partition"))
+    await changes.apply(cluster, ChangeProgress("partition"))
 
 
 @pytest.mark.parametrize("format", ["zookeeper", "nodes"])
@@ -148,7 +148,7 @@ def test_a_topic_that_is_gone_is_left_out_of_an_import() -> None:
         saved = [msgspec.structs.replace(each, group="new") for each in read_offsets(content + b"gone,0,5\n").offsets]
         (changes,) = await import_offsets(saved, "new", False, cluster)
         assert changes.left_out == ("gone-0",)
-        await changes.apply(cluster, Progress("partition"))
+        await changes.apply(cluster, ChangeProgress("partition"))
         assert await position(cluster, "new") == (6, -1)
         with pytest.raises(NotFoundError, match="there is no topic gone"):
             await import_offsets(saved[-1:], "new", False, cluster)
@@ -171,7 +171,7 @@ def test_files_of_before_can_be_read() -> None:
 def test_a_clone() -> None:
     async def script(cluster: Cluster) -> None:
         changes = await prepare_clone(cluster, await cluster.nodes("orders"), await cluster.nodes("new"), None)
-        await changes.apply(cluster, Progress("partition"))
+        await changes.apply(cluster, ChangeProgress("partition"))
         assert await position(cluster, "new") == (6, 5)
 
     play(script)
@@ -193,7 +193,7 @@ def test_a_reset_and_its_undo() -> None:
         nodes = await cluster.nodes("orders")
         changes = OffsetChanges(nodes, await prepare_reset(cluster, nodes, [PLACE], Reset("offset", 2)))
         undo = changes.undo_file()
-        await changes.apply(cluster, Progress("partition"))
+        await changes.apply(cluster, ChangeProgress("partition"))
         node = await cluster.session.get(GROUP.claim_record(PLACE))
         assert decode_claim_record(node.data).position is msgspec.UNSET
         await imported(cluster, undo, "orders")
@@ -396,7 +396,7 @@ def test_a_move_to_the_brokers_and_back(keeps_epochs: bool) -> None:
         cluster.keeps_epochs = keeps_epochs
         to_kafka = MoveRequest("orders", "new", "kafka", None, None)
         move = await prepare_move(cluster, to_kafka)
-        await apply_move(cluster, to_kafka, move, Progress("partition"))
+        await apply_move(cluster, to_kafka, move, ChangeProgress("partition"))
         led = 5 if keeps_epochs else -1
         assert cluster.has["new"] == {PLACE: WithBrokers(6, None, leader_epoch=led)}
 
@@ -406,7 +406,7 @@ def test_a_move_to_the_brokers_and_back(keeps_epochs: bool) -> None:
         move = await prepare_move(cluster, back)
         assert not [each for each in move.shown.blocked if "later offsets" in each]
         undo = move.changes.undo_file()
-        await apply_move(cluster, back, move, Progress("partition"))
+        await apply_move(cluster, back, move, ChangeProgress("partition"))
         assert await position(cluster, "orders") == (8, 7)
         await imported(cluster, undo, "orders")
         assert await position(cluster, "orders") == (6, 5)

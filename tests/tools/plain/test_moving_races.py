@@ -14,7 +14,7 @@ from kzconsumer.offsets.start_rules import Storage, WithBrokers
 from kzconsumer.registry.claim_record import ClaimRecord, CommitMark, StoredPosition, encode_claim_record
 from kzconsumer.registry.paths import GroupPaths, topic
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer_tools.node_changes import Progress
+from kzconsumer_tools.node_changes import ChangeProgress
 from kzconsumer_tools.offsets.move import Move, MoveRequest, apply_move, prepare_move
 from kzconsumer_tools.offsets.move_rules import Side
 from kzconsumer_tools.offsets.prepare import read_view
@@ -46,7 +46,7 @@ def play(script: Callable[[Cluster], Awaitable[None]]) -> None:
 
 async def applied(cluster: Cluster, asked: MoveRequest, move: Move) -> None:
     """As the command does it."""
-    async with Progress("partition") as progress:
+    async with ChangeProgress("partition") as progress:
         progress.begin(sum(each.changes for each in move.shown.partitions), UNDO)
         await apply_move(cluster, asked, move, progress)
 

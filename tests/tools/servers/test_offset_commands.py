@@ -21,7 +21,7 @@ from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_tools.commands.cluster_option import ClusterOption
 from kzconsumer_tools.groups.group_reader import NodeTopicsRead, apply_changes, nodes_of, tree_of
-from kzconsumer_tools.node_changes import Progress
+from kzconsumer_tools.node_changes import ChangeProgress
 from kzconsumer_tools.offsets.offset_changes import OffsetChange
 from kzconsumer_tools.offsets.prepare import OffsetChanges, nodes_at
 from tests.support.command_line import CommandLine
@@ -237,7 +237,7 @@ async def test_changes_between_plan_and_execution(
                 await zookeeper.set(f"{root}/offsets/{topic}/1", b"4", -1)
         before = await contents(zookeeper, root)
         with pytest.raises(NotDoneError if what == "offset" else GroupInUseError):
-            await OffsetChanges(nodes, moves).apply(access, Progress("partition"))
+            await OffsetChanges(nodes, moves).apply(access, ChangeProgress("partition"))
     assert await contents(zookeeper, root) == before
     assert (await zookeeper.get(f"{root}/offsets/{topic}/0")).data == b"3"
 
@@ -254,7 +254,7 @@ async def test_a_reply_that_is_lost(zookeeper: ZooKeeperSession, cluster: Cluste
         moves = [OffsetChange(nodes_at(nodes, TopicPartition("t", number)), b"9") for number in range(2)]
         proxy.cut_reply_after = 0
         await apply_changes(
-            cut, group, [move.changed(group) for move in moves], Progress("partition"), with_members=True
+            cut, group, [move.changed(group) for move in moves], ChangeProgress("partition"), with_members=True
         )
         assert proxy.accepted == 2
     stats = [(await zookeeper.get(group.offset(TopicPartition("t", number)))) for number in range(2)]

@@ -45,7 +45,7 @@ from kzconsumer_tools.commands.output_and_options import (
 )
 from kzconsumer_tools.groups.advice import examined
 from kzconsumer_tools.groups.group_description import GroupDescription, describe, preview
-from kzconsumer_tools.node_changes import Progress
+from kzconsumer_tools.node_changes import ChangeProgress
 from kzconsumer_tools.tables.group_tables import describe_table, list_table, table
 from kzconsumer_tools.tables.offset_tables import compared_table, move_table
 
@@ -233,7 +233,7 @@ async def _move(arguments: argparse.Namespace, at: ClusterOption, asked: MoveReq
     from kzconsumer_tools.groups.group_reader import require_group
     from kzconsumer_tools.offsets.move import apply_move, prepare_move
 
-    async with Progress("partition") as progress, at.access() as access:
+    async with ChangeProgress("partition") as progress, at.access() as access:
         if asked.to == "kafka":
             await require_group(access.session, at.zookeeper.connect, asked.group)
         move = await prepare_move(access, asked)

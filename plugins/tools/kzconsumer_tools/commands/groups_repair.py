@@ -45,7 +45,7 @@ from kzconsumer_tools.groups.diagnosis import (
     verified,
 )
 from kzconsumer_tools.groups.group_nodes import members_present, require_no_members
-from kzconsumer_tools.node_changes import Progress, SavedNode, read_nodes
+from kzconsumer_tools.node_changes import ChangeProgress, SavedNode, read_nodes
 from kzconsumer_tools.tables.group_tables import repair_table, symptoms_table, verified_table
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ async def delete_nodes(arguments: argparse.Namespace, at: ClusterOption, group: 
     from kzconsumer_tools.groups.group_reader import apply_changes, require_group, single, tree_of
     from kzconsumer_tools.offsets.prepare import undo_of_removal
 
-    async with Progress("node", "removed") as progress, at.access() as access:
+    async with ChangeProgress("node", "removed") as progress, at.access() as access:
         await require_group(access.session, at.zookeeper.connect, group)
         nodes = await access.nodes(group)
         changes = deletion(await tree_of(access.session, GroupPaths(group).root), arguments.topic)
@@ -169,7 +169,7 @@ async def clean_nodes(arguments: argparse.Namespace, at: ClusterOption, group: s
     from kzconsumer_tools.groups.group_reader import apply_changes, require_group, single
     from kzconsumer_tools.offsets.prepare import undo_of_removal
 
-    async with Progress("node", "removed") as progress, at.access() as access:
+    async with ChangeProgress("node", "removed") as progress, at.access() as access:
         await require_group(access.session, at.zookeeper.connect, group)
         nodes = await access.nodes(group)
         found = leftovers(nodes)
@@ -209,7 +209,7 @@ async def restore_nodes(
     from kzconsumer_tools.groups.group_reader import apply_changes, make_parents, single, tree_of
     from kzconsumer_tools.offsets.prepare import require_same_topics
 
-    async with Progress("node", "created") as progress, at.access() as access:
+    async with ChangeProgress("node", "created") as progress, at.access() as access:
         nodes = await access.nodes(group)
         try:
             changes = restoration(saved, await tree_of(access.session, GroupPaths(group).root))

@@ -16,7 +16,7 @@ from kzconsumer_tools.commands.output_and_options import write_undo
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
 from kzconsumer_tools.groups.group_nodes import members_present, require_no_members
 from kzconsumer_tools.groups.group_reader import require_group
-from kzconsumer_tools.node_changes import Progress
+from kzconsumer_tools.node_changes import ChangeProgress
 from kzconsumer_tools.offsets.move_rules import MovedPartition
 from kzconsumer_tools.offsets.offset_changes import (
     ChangedGroup,
@@ -52,7 +52,7 @@ async def perform(
     Raises GroupInUseError if a group has members, NotDoneError if a replayable sink would write records twice without
     `republish`, or if the undo file cannot be written; nothing is changed then.
     """
-    async with Progress("partition") as progress, at.access() as access:
+    async with ChangeProgress("partition") as progress, at.access() as access:
         prepared = await prepare(access)
         described = [[change.described() for change in each.changes] for each in prepared]
         written = None

@@ -43,7 +43,7 @@ from kzconsumer_tools.commands.output_and_options import (
     topic_scope,
     write_undo,
 )
-from kzconsumer_tools.node_changes import Progress
+from kzconsumer_tools.node_changes import ChangeProgress
 from kzconsumer_tools.tables.cluster_tables import (
     cluster_table,
     configured_table,
@@ -125,7 +125,7 @@ async def _set(arguments: argparse.Namespace, at: ClusterOption) -> Configured:
     tool = f"kafka-configs.sh --alter --entity-type topics --entity-name {arguments.topic}"
     tool += f" --add-config {','.join(add)}" * bool(add)
     tool += f" --delete-config {','.join(arguments.unset)}" * bool(arguments.unset)
-    async with Progress("topic") as progress, at.access() as access:
+    async with ChangeProgress("topic") as progress, at.access() as access:
         await access.require_controller_in_zookeeper(tool)
         session = access.session
         cluster, (topic,) = await read_cluster_and_topics(session, at.zookeeper.connect, [arguments.topic])
@@ -215,7 +215,10 @@ def run_reassign(arguments: argparse.Namespace) -> int:
 
 
 async def _reassign(
-    progress: Progress, arguments: argparse.Namespace, at: ClusterOption, wanted: dict[tuple[str, int], tuple[int, ...]]
+    progress: ChangeProgress,
+    arguments: argparse.Namespace,
+    at: ClusterOption,
+    wanted: dict[tuple[str, int], tuple[int, ...]],
 ) -> Reassigned:
     from kzconsumer_tools.cluster import cluster_reader
 
@@ -244,7 +247,7 @@ def run_elect(arguments: argparse.Namespace) -> int:
     return _run(arguments, elected_table, _elect, cluster_option(arguments))
 
 
-async def _elect(progress: Progress, arguments: argparse.Namespace, at: ClusterOption) -> Elected:
+async def _elect(progress: ChangeProgress, arguments: argparse.Namespace, at: ClusterOption) -> Elected:
     from kzconsumer_tools.cluster import cluster_reader
 
     scope = chosen_topics(arguments.topics)
@@ -270,7 +273,7 @@ def run_delete(arguments: argparse.Namespace) -> int:
     return _run(arguments, deleted_table, _delete, cluster_option(arguments))
 
 
-async def _delete(progress: Progress, arguments: argparse.Namespace, at: ClusterOption) -> Deleted:
+async def _delete(progress: ChangeProgress, arguments: argparse.Namespace, at: ClusterOption) -> Deleted:
     from kzconsumer_tools.cluster import cluster_reader
     from kzconsumer_tools.cluster.cluster_reader import owning_groups
 
@@ -300,7 +303,7 @@ async def _delete(progress: Progress, arguments: argparse.Namespace, at: Cluster
 
 
 async def _submit(
-    access: ClusterAccess, wanted: Sequence[Create], progress: Progress, undo: Path | None = None
+    access: ClusterAccess, wanted: Sequence[Create], progress: ChangeProgress, undo: Path | None = None
 ) -> None:
     from kzconsumer_tools.cluster.cluster_reader import submit
 
@@ -360,7 +363,7 @@ def _run(
 
 
 async def _followed(request: Callable[..., Awaitable[T]], *given: object) -> T:
-    async with Progress("request", "submitted") as progress:
+    async with ChangeProgress("request", "submitted") as progress:
         return await request(progress, *given)
 
 

@@ -27,7 +27,7 @@ from kzconsumer.zookeeper.operations import REQUEST_BYTES, AclEntry, Node, Opera
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import repeated, together
 from kzconsumer_tools.groups.group_nodes import GroupNodes, KnownTopic, proof, topic_of_node, topics_in
-from kzconsumer_tools.node_changes import BROKERS, NodeChange, Progress
+from kzconsumer_tools.node_changes import BROKERS, ChangeProgress, NodeChange
 
 # The cluster's topics come from its nodes, or from Metadata requests if it has left ZooKeeper. Nothing is changed.
 
@@ -244,7 +244,7 @@ async def apply_changes(
     session: ZooKeeperSession,
     group: GroupPaths,
     units: Iterable[Sequence[NodeChange]],
-    progress: Progress,
+    progress: ChangeProgress,
     *,
     topics: Collection[str] = (),
     with_members: bool = False,

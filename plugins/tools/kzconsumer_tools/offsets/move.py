@@ -16,7 +16,7 @@ from kzconsumer.offsets.start_rules import Storage, WithBrokers
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
 from kzconsumer_tools.groups.group_lag import LogRange
 from kzconsumer_tools.groups.group_nodes import GroupNodes
-from kzconsumer_tools.node_changes import Progress
+from kzconsumer_tools.node_changes import ChangeProgress
 from kzconsumer_tools.offsets.move_rules import Block, MovedGroup, Side, block, in_use, known_blocks, moved, to_resolve
 from kzconsumer_tools.offsets.offset_changes import CoordinatorChange, to_offset
 from kzconsumer_tools.offsets.prepare import CoordinatorChanges, OffsetChanges, Scope, nodes_at, read_known_view, within
@@ -124,7 +124,7 @@ async def prepare_move(access: ClusterAccess, asked: MoveRequest) -> Move:
     return Move(shown, changes)
 
 
-async def apply_move(access: ClusterAccess, asked: MoveRequest, move: Move, progress: Progress) -> None:
+async def apply_move(access: ClusterAccess, asked: MoveRequest, move: Move, progress: ChangeProgress) -> None:
     """Store what was prepared, and read both sides again.
 
     Raises NotDoneError, also if they differ afterwards: another client has stored offsets meanwhile.

@@ -36,7 +36,7 @@ from kzconsumer_tools.groups.group_nodes import (
     require_no_members,
 )
 from kzconsumer_tools.groups.group_reader import apply_changes, make_parents
-from kzconsumer_tools.node_changes import NodeChange, Progress, SavedNode, partition_of, partition_of_0_7
+from kzconsumer_tools.node_changes import ChangeProgress, NodeChange, SavedNode, partition_of, partition_of_0_7
 from kzconsumer_tools.offsets.offset_changes import (
     NO_OFFSET,
     CoordinatorChange,
@@ -80,7 +80,7 @@ class OffsetChanges(NamedTuple):
             if change.changes
         )
 
-    async def apply(self, access: ClusterAccess, progress: Progress) -> None:
+    async def apply(self, access: ClusterAccess, progress: ChangeProgress) -> None:
         """`progress` counts partitions. Raises GroupInUseError or NotDoneError, as `apply_changes`."""
         group = GroupPaths(self.nodes.group)
         topics = {change.nodes.partition.topic for change in self.changes if change.changes}
@@ -106,7 +106,7 @@ class CoordinatorChanges(NamedTuple):
     def undo_file(self) -> bytes:
         return coordinator_undo_file(self.nodes.group, self.changes)
 
-    async def apply(self, access: ClusterAccess, progress: Progress) -> None:
+    async def apply(self, access: ClusterAccess, progress: ChangeProgress) -> None:
         """Store what changes, and read it back. `progress` counts partitions.
 
         Raises NotDoneError, GroupInUseError, CoordinatorError.
