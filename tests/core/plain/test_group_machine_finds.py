@@ -208,7 +208,7 @@ def test_finds_a_release_that_refuses_work_done_before_it(monkeypatch: pytest.Mo
             self.open = False
             drop, self._on_close = self._on_close, None
             if drop is not None:
-                drop()
+                drop(self)
         close(self, on_settled)
 
     monkeypatch.setattr(Progress, "close", drops_first)

@@ -38,6 +38,7 @@ async def test_a_real_cluster(
         {
             "partition": number,
             "leader": broker,
+            "leader_registered": True,
             "leader_epoch": 0,
             "controller_epoch": 1,
             "replicas": [broker],

@@ -170,7 +170,14 @@ async def test_brokers_topics_and_settings_come_from_brokers_and_changes_are_lef
     theirs = await asyncio.to_thread(admin.describe_topics(TopicCollection([topic]))[topic].result, 30)
     assert described["topic_id"] == str(theirs.topic_id).replace("+", "-").replace("/", "_")
     assert described["config"] == {"retention.ms": "5000"}
-    known = {"leader": 1, "leader_epoch": 0, "controller_epoch": None, "replicas": [1], "isr": [1]}
+    known = {
+        "leader": 1,
+        "leader_registered": True,
+        "leader_epoch": 0,
+        "controller_epoch": None,
+        "replicas": [1],
+        "isr": [1],
+    }
     assert described["partitions"] == [
         {"partition": number, **known, "adding": [], "removing": []} for number in range(PARTITIONS)
     ]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest import mock
 
 import anyio
 import anyio.to_thread
@@ -13,10 +14,12 @@ import pytest
 
 from kzconsumer.errors import GroupInUseError, NotDoneError
 from kzconsumer.model import TopicPartition
+from kzconsumer.registry import paths
 from kzconsumer.registry.claim_record import ClaimRecord, decode_claim_record, encode_claim_record
 from kzconsumer.registry.nodes import decode_topic_id
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.sections import BrokersSettings, ZooKeeperSettings
+from kzconsumer.zookeeper.operations import Operation
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.kafka_servers import Cluster
 from kzconsumer_tools.commands.cluster_option import ClusterOption
@@ -55,9 +58,10 @@ async def offsets(zookeeper: ZooKeeperSession, group: str, topic: str) -> dict[i
     return {int(path.rpartition("/")[2]): data for path, data in found.items() if path.count("/") == 5}
 
 
-def planned(first: int, until: int, epoch: int = 0) -> ClaimRecord:
-    plan = plan_of(first, until, epoch=epoch, isolation="read_uncommitted", fingerprint="parquet")
-    return ClaimRecord(1, "range", "0x2a", epoch, "parquet", plan)
+def planned(first: int, until: int, epoch: int = 0, incarnation: str = "0x2a") -> ClaimRecord:
+    others = {"isolation": "read_uncommitted", "fingerprint": "parquet", "incarnation": incarnation}
+    plan = plan_of(first, until, epoch=epoch, **others)
+    return ClaimRecord(1, "range", incarnation, epoch, "parquet", plan)
 
 
 @pytest.mark.parametrize(
@@ -152,8 +156,9 @@ async def test_a_replayable_sink_needs_confirmation(
     topic = filled[1]
     claims = f"/consumers/{unique}/claims/{topic}"
     await store(zookeeper, unique, topic, {0: b"3", 1: b"3"})
+    record = planned(3, 6, incarnation=f"{(await zookeeper.get(paths.topic(topic))).stat.czxid:#x}")
     for number in range(2):
-        await put(zookeeper, f"{claims}/{number}", encode_claim_record(planned(3, 6)))
+        await put(zookeeper, f"{claims}/{number}", encode_claim_record(record))
     before = await contents(zookeeper, f"/consumers/{unique}")
     for words in (["--to-offset", "5"], ["--to-current"]):
         refused = await kzconsumer("offsets", "reset", unique, *words, "--topic", f"{topic}:0,1", "--execute")
@@ -252,10 +257,15 @@ async def test_a_reply_that_is_lost(zookeeper: ZooKeeperSession, cluster: Cluste
     async with FaultProxy(host, int(port)) as proxy, session(f"{proxy.connect}/{chroot}", 40) as cut:
         nodes = await nodes_of(cut, NodeTopicsRead(cut), unique)
         moves = [OffsetChange(nodes_at(nodes, TopicPartition("t", number)), b"9") for number in range(2)]
-        proxy.cut_reply_after = 0
-        await apply_changes(
-            cut, group, [move.changed(group) for move in moves], ChangeProgress("partition"), with_members=True
-        )
+        multi = cut.multi
+
+        async def without_reply(operations: Sequence[Operation]) -> object:
+            proxy.cut_reply_after = 0
+            return await multi(operations)
+
+        changes = [move.changed(group) for move in moves]
+        with mock.patch.object(cut, "multi", without_reply):
+            await apply_changes(cut, group, changes, ChangeProgress("partition"), with_members=True)
         assert proxy.accepted == 2
     stats = [(await zookeeper.get(group.offset(TopicPartition("t", number)))) for number in range(2)]
     assert [(each.data, each.stat.version) for each in stats] == [(b"9", 2)] * 2

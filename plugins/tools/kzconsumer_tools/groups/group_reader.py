@@ -261,12 +261,13 @@ async def apply_changes(
     # transaction deletes and creates again `ids` and the owner containers of the topics, which a server refuses if a
     # node has children. Each node is changed at the version that was read. Claim records are changed, too, so that the
     # fence of an earlier owner, whose request may still be on its way, no longer holds.
-    room = REQUEST_BYTES - size_of(proof(await _containers(session, group, topics, with_members=with_members)))
+    look = partial(_containers, session, group, topics, with_members=with_members)
+    room = REQUEST_BYTES - size_of(proof(await repeated(look)))
     divided = transactions([(unit, _operations(unit)) for unit in units], UNITS_PER_TRANSACTION, room)
     for units_of_part in divided:
         part = [change for unit, _ in units_of_part for change in unit]
         # They are read again: an ACL that an operator sets between this and the transaction is lost.
-        containers = await _containers(session, group, topics, with_members=with_members)
+        containers = await repeated(look)
         changed = {change.path for change in part}
         proving = proof({path: acl for path, acl in containers.items() if path not in changed})
         operations = [*proving, *_operations(part)]
