@@ -201,7 +201,7 @@ def test_a_node_without_claim_record_does_not_keep_us_from_claiming(gone: tuple[
 
 
 def test_a_node_without_claim_record_that_is_another_sessions_by_now_stays() -> None:
-    """At the same version: only the record that its claim has made tells them apart."""
+    """It has the same version as ours had. Only the claim record shows that another session has claimed."""
     clients = Clients()
 
     async def script(session: ZooKeeperSession) -> None:

@@ -39,12 +39,12 @@ def rows_of(part: OffsetRange, left_out: tuple[tuple[int, int], ...] = ()) -> li
     return [*reading.with_account(spark_columns(kept) for each in data.batches if len(kept := reading.take(each)))]
 
 
-def told_by(batches: list[pa.RecordBatch]) -> list[PartAccount]:
+def accounts_in(batches: list[pa.RecordBatch]) -> list[PartAccount]:
     return part_accounts(text for rows in batches for text in rows[ACCOUNT].to_pylist() if text is not None)
 
 
 def account(part: OffsetRange) -> PartAccount:
-    (found,) = told_by(rows_of(part))
+    (found,) = accounts_in(rows_of(part))
     return found
 
 
@@ -72,7 +72,7 @@ def test_the_account_is_in_the_last_record_and_adds_no_row() -> None:
 def test_a_part_without_records_has_a_row_of_its_own() -> None:
     empty, reading = span(0, 40, 50), PartReading(span(0, 40, 50))
     (rows,) = reading.with_account([])
-    (reported,) = told_by([rows])
+    (reported,) = accounts_in([rows])
     assert (reported.range, reported.contents.records, rows["offset"].to_pylist()) == (empty, 0, [None])
     assert rows.schema == rows_of(span(0, 0, 1))[0].schema
 
@@ -81,9 +81,9 @@ def test_rejected_records_are_counted_and_not_delivered() -> None:
     """So a range has the same contents before and after its records were rejected."""
     batches = rows_of(span(0, 0, 30), ((0, 1), (10, 12), (29, 30)))
     assert [offset for rows in batches for offset in rows["offset"].to_pylist()] == [*range(1, 10), *range(12, 29)]
-    assert told_by(batches) == [msgspec.structs.replace(account(span(0, 0, 30)), rejected=4)]
+    assert accounts_in(batches) == [msgspec.structs.replace(account(span(0, 0, 30)), rejected=4)]
     none_left = rows_of(span(0, 0, 30), ((0, 30),))
-    assert told_by(none_left) == [msgspec.structs.replace(account(span(0, 0, 30)), rejected=30)]
+    assert accounts_in(none_left) == [msgspec.structs.replace(account(span(0, 0, 30)), rejected=30)]
     assert [rows["offset"].to_pylist() for rows in none_left] == [[None]]
 
 
@@ -91,13 +91,13 @@ def test_rejected_records_are_counted_and_not_delivered() -> None:
 def test_what_is_delivered_is_known_whatever_the_log_has_lost(there: set[int], bad: set[int], cut: int) -> None:
     """Compaction may have removed rejected records since, and others."""
     data = range_data("t", 0, 0, 30, [record(n) for n in sorted(there)])
-    told, delivered = list[PartAccount](), 0
+    accounts, delivered = list[PartAccount](), 0
     for part in (span(0, 0, cut), span(0, cut, 30)):
         reading = PartReading(part, spans_of(bad))
         kept = [reading.take(each) for each in data.between(part.first, part.until).batches]
         delivered += sum(each.num_rows for each in kept)
-        told += told_by([*reading.with_account(spark_columns(each) for each in kept if len(each))])
-    read = whole([ALL.range], told)[ALL.topic_partition]
+        accounts += accounts_in([*reading.with_account(spark_columns(each) for each in kept if len(each))])
+    read = whole([ALL.range], accounts)[ALL.topic_partition]
     assert read.contents == contents_of(data.batches)
     assert read.contents.records - read.rejected == delivered == len(there - bad)
 
@@ -112,7 +112,7 @@ def test_a_task_that_fails_tells_nothing() -> None:
     with pytest.raises(OSError, match="gone"):
         delivered.extend(PartReading(ALL.range).with_account(failing()))
     assert len(delivered) == len(ALL.batches) - 1
-    assert told_by(delivered) == []
+    assert accounts_in(delivered) == []
 
 
 def test_on_the_drivers_machine_accounts_are_lines_of_a_file_and_rows_are_as_they_came(tmp_path: Path) -> None:

@@ -375,7 +375,7 @@ def test_the_stage_of_a_living_writer_is_kept(database: Postgres, to: ToJdbc) ->
 
 
 def test_a_stage_that_a_task_still_writes_delays_nobody(database: Postgres, to: ToJdbc) -> None:
-    """One whose host has vanished, as far as the server knows. Whoever begins later removes the stage."""
+    """Its host may have vanished, which the server does not know yet. A worker that starts later removes the stage."""
     table = JdbcTable(to)
     with table.connect() as connection:
         rows = table.stages.make(connection, dead := f"{STAGE}{0:016x}", ["n", "writer"])
