@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol
@@ -190,11 +190,11 @@ class ZooKeeperOffsetStorage:
         """As `stored`, without offsets of earlier topics; each partition is given with its topic's incarnation."""
         # The records first: a claim of a new topic writes its record and removes the earlier topic's offset at once. An
         # offset read before that claim would count, by a record read after it.
-        claims = await together([self._session.find(self._paths.claim_record(partition)) for partition in incarnations])
+        records = await self._claim_records(incarnations)
         nodes = await together([self._session.find(self._paths.offset(partition)) for partition in incarnations])
         found = {}
-        for (partition, incarnation), node, claim in zip(incarnations.items(), nodes, claims, strict=True):
-            if node is None or is_of_earlier_topic(node, _record(claim), incarnation):
+        for (partition, incarnation), node in zip(incarnations.items(), nodes, strict=True):
+            if node is None or is_of_earlier_topic(node, records[partition], incarnation):
                 continue
             with suppress(ValueError):
                 if (offset := decode_offset(node.data)) is not None:
@@ -203,19 +203,21 @@ class ZooKeeperOffsetStorage:
 
     async def removed(self, incarnations: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """The offsets that claims stored last of these topics, of those whose records have them: also removed ones."""
-        found = await together([self._session.find(self._paths.claim_record(partition)) for partition in incarnations])
-        records = {partition: _record(node) for partition, node in zip(incarnations, found, strict=True)}
         return {
             partition: record.position.offset
-            for partition, record in records.items()
+            for partition, record in (await self._claim_records(incarnations)).items()
             if record is not None and record.incarnation == f"{incarnations[partition]:#x}"
             if record.position is not msgspec.UNSET
         }
 
     async def leader_epochs(self, stored: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Those of the last records before stored offsets, -1 if unknown."""
-        found = await together([self._session.find(self._paths.claim_record(partition)) for partition in stored])
-        return {partition: _leader_epoch(node, at) for (partition, at), node in zip(stored.items(), found, strict=True)}
+        records = await self._claim_records(stored)
+        return {partition: _leader_epoch(records[partition], at) for partition, at in stored.items()}
+
+    async def _claim_records(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, ClaimRecord | None]:
+        found = await together([self._session.find(self._paths.claim_record(partition)) for partition in partitions])
+        return {partition: _record(node) for partition, node in zip(partitions, found, strict=True)}
 
     async def _write(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored | Lost | CommitRefused]:
         results: dict[TopicPartition, Stored | Lost | CommitRefused] = {}
@@ -291,8 +293,8 @@ class ZooKeeperOffsetStorage:
         return made
 
 
-def _leader_epoch(node: Node | None, stored: int) -> int:
-    return record.leader_epoch_before(stored) if (record := _record(node)) is not None else -1
+def _leader_epoch(record: ClaimRecord | None, stored: int) -> int:
+    return record.leader_epoch_before(stored) if record is not None else -1
 
 
 def _record(node: Node | None) -> ClaimRecord | None:

@@ -343,8 +343,14 @@ def _bounded(path: str, body: bytes, decode: Callable[[bytes], R]) -> WireReques
     return WireRequest(path, body, decode)
 
 
-def _create(full: str, data: bytes, ephemeral: bool, acl: Acl, sequential: bool = False) -> Any:
-    request = protocol.CreateRequest(path=full, data=data, acl=_ACLS[acl])
+def _create(
+    full: str, data: bytes, ephemeral: bool, acl: Acl, sequential: bool = False, own: Sequence[AclEntry] = ()
+) -> Any:
+    """`own`: the node's ACL, instead of `acl`."""
+    entries = [
+        protocol.acl.ACL(perms=each.permissions, id=protocol.acl.ID(scheme=each.scheme, id=each.user)) for each in own
+    ]
+    request = protocol.CreateRequest(path=full, data=data, acl=entries or _ACLS[acl])
     request.set_flags(ephemeral=ephemeral, sequential=sequential)
     return request
 
@@ -358,12 +364,7 @@ def _operation(operation: Operation, full: Callable[[str], str], acl: Callable[[
             data, version = _counted(operation.data), _CODE.pack(operation.version)
             return _PART.pack(_SET_DATA, False, -1), _counted(at.encode()), data, version
         case Create():
-            record = _create(at, operation.data, operation.ephemeral, acl(at), operation.sequential)
-            if operation.acl:
-                record.acl = [
-                    protocol.acl.ACL(perms=each.permissions, id=protocol.acl.ID(scheme=each.scheme, id=each.user))
-                    for each in operation.acl
-                ]
+            record = _create(at, operation.data, operation.ephemeral, acl(at), operation.sequential, operation.acl)
         case Delete():
             record = protocol.DeleteRequest(path=at, version=operation.version)
     opcode_and_record = bytes(record.serialize(None))

@@ -10,13 +10,10 @@ import random
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-import pyspark
 import pytest
-from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from kzconsumer.assignors import Assignor, assign_legacy, assign_range, assign_roundrobin
 from kzconsumer.group.assignment import GroupSnapshot
@@ -24,9 +21,9 @@ from kzconsumer.registry.group_records import STATIC, Registration, encode_regis
 from kzconsumer.registry.nodes import Topic
 from kzconsumer.settings.value_readers import WHITE_LIST
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer_sandbox.servers.configuration import QUICK_START
 from kzconsumer_sandbox.servers.jars import classpath, kafka_version, resolve_jars
 from tests.support.extent import only_nightly
+from tests.support.py4j_gateway import java_gateway
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session
 
@@ -58,26 +55,10 @@ class Original(NamedTuple):
 @contextmanager
 def original(servers: Servers, version: str, connect: str) -> Iterator[Original]:
     folder = resolve_jars(kafka_version(version).jars)
-    (jar,) = (Path(pyspark.__file__).parent / "jars").glob("py4j-*.jar")
-    port, token, process = launch_gateway(
-        classpath=classpath(folder),
-        java_path=str(servers.java),
-        javaopts=[*QUICK_START],
-        jarpath=str(jar),
-        die_on_exit=True,
-        enable_auth=True,
-        return_proc=True,
-    )
-    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token))
-    try:
+    with java_gateway(servers.java, classpath(folder)) as gateway:
         zookeeper = gateway.jvm.kafka.utils.ZkUtils.apply(connect, 30_000, 30_000, False)
         yield Original(gateway.jvm, zookeeper)
         zookeeper.close()
-    finally:
-        gateway.shutdown()
-        process.kill()
-        process.wait()  # its output is read, and closed, by a thread of py4j
-        process.stdin.close()
 
 
 def made_up(chance: random.Random) -> dict[str, Registration]:

@@ -101,13 +101,17 @@ class SlowLogs(Logs):
         return await super().once(partitions)
 
 
+def manager_of(reset: object, log_offsets: object) -> FetcherManager:
+    """It decides about planned ranges, and has no brokers to fetch from."""
+    policy, logs = cast(OffsetReset, reset), cast(LogOffsets, log_offsets)
+    leaders, brokers = cast(Leaders, None), cast(Brokers, None)
+    return FetcherManager(leaders, brokers, FetchSettings(), policy, read_nothing, logs, None, Counters())
+
+
 async def test_a_partition_without_leader_holds_up_no_planned_range_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetcher_manager, "PAUSE", 0.001)
     logs, states = Logs({1}), [planned(number, 5, 9) for number in range(3)]
-    manager = FetcherManager(
-        cast(Leaders, None), cast(Brokers, None), FetchSettings(), cast(OffsetReset, None), read_nothing,
-        cast(LogOffsets, logs), None, Counters(),
-    )  # fmt: skip
+    manager = manager_of(None, logs)
     manager.start(states)
     looking = asyncio.create_task(manager.check_replays())
 
@@ -146,10 +150,7 @@ async def test_a_planned_range_of_a_log_that_was_replaced(monkeypatch: pytest.Mo
                 asked.append(end)  # noqa: B023
                 return await super().end_early(state, plan, begin, end, log_end)
 
-        manager = FetcherManager(
-            cast(Leaders, None), cast(Brokers, None), FetchSettings(), cast(OffsetReset, Noting()), read_nothing,
-            cast(LogOffsets, Replaced(set())), None, Counters(),
-        )  # fmt: skip
+        manager = manager_of(Noting(), Replaced(set()))
         manager.start([state])
         async with asyncio.timeout(5):
             await manager.check_replays()
@@ -165,10 +166,7 @@ async def test_the_error_of_a_planned_range_names_the_whole_log_and_all_settings
     claim = Progress(TopicPartition("orders", 0), 90, replay=plan_of(90, 95, leader_epoch=3))
     state = FetchState(claim, ChunkQueue(1 << 20), 90, 1 << 20)
     policy = OffsetReset(FAIL if refuses else SMALLEST, cast(Committer, None), 1.0, READ_UNCOMMITTED, "fail")
-    manager = FetcherManager(
-        cast(Leaders, None), cast(Brokers, None), FetchSettings(), policy, read_nothing,
-        cast(LogOffsets, Replaced(set())), None, Counters(),
-    )  # fmt: skip
+    manager = manager_of(policy, Replaced(set()))
     manager.start([state])
     async with asyncio.timeout(5):
         await manager.check_replays()
@@ -196,10 +194,7 @@ async def test_a_log_that_is_not_compared_yet_is_not_taken_for_the_same(monkeypa
                 raise answer
             return {each: EpochEnd(0, epoch, 92) for each, epoch in epochs.items()}
 
-    manager = FetcherManager(
-        cast(Leaders, None), cast(Brokers, None), FetchSettings(), cast(OffsetReset, GivingUp()), read_nothing,
-        cast(LogOffsets, Moving(set())), None, Counters(),
-    )  # fmt: skip
+    manager = manager_of(GivingUp(), Moving(set()))
     manager.start([state])
     async with asyncio.timeout(5):
         await manager.check_replays()
@@ -222,10 +217,7 @@ async def test_a_log_that_seems_too_short_is_given_time(monkeypatch: pytest.Monk
             return {each: ListedOffset(0, 60, -1) for each in found} if 1 < self.looks < 12 else found
 
     state = planned(0, 90, 95)
-    manager = FetcherManager(
-        cast(Leaders, None), cast(Brokers, None), FetchSettings(), cast(OffsetReset, None), read_nothing,
-        cast(LogOffsets, Growing(set())), None, Counters(),
-    )  # fmt: skip
+    manager = manager_of(None, Growing(set()))
     manager.start([state])
     async with asyncio.timeout(5):
         await manager.check_replays()
@@ -246,10 +238,7 @@ async def test_two_concurrent_lookups_of_a_truncated_log(monkeypatch: pytest.Mon
     monkeypatch.setattr(fetcher_manager, "END_PATIENCE", 0.005)
     monkeypatch.setattr(fetcher_manager, "PAUSE", 0.001)
     state = planned(0, 90, 120)
-    manager = FetcherManager(
-        cast(Leaders, None), cast(Brokers, None), FetchSettings(), cast(OffsetReset, GivingUp()), read_nothing,
-        cast(LogOffsets, SlowLogs(set())), None, Counters(),
-    )  # fmt: skip
+    manager = manager_of(GivingUp(), SlowLogs(set()))
     manager.start([state])
     async with asyncio.timeout(5):
         await asyncio.gather(*(manager.check_replays() for _ in range(3)))
@@ -270,10 +259,7 @@ async def test_a_claim_that_was_closed_meanwhile_does_not_replace_a_later_one(mo
             manager.start([earlier])
             return await super().end_early(state, plan, begin, end, log_end)
 
-    manager = FetcherManager(
-        cast(Leaders, None), cast(Brokers, None), FetchSettings(), cast(OffsetReset, Meanwhile()), read_nothing,
-        cast(LogOffsets, Logs(set())), None, Counters(),
-    )  # fmt: skip
+    manager = manager_of(Meanwhile(), Logs(set()))
     manager.start([whole, short])
     async with asyncio.timeout(5):
         await manager.check_replays()
@@ -296,10 +282,7 @@ async def test_an_unavailable_coordinator_does_not_end_the_member(monkeypatch: p
     monkeypatch.setattr(fetcher_manager, "END_PATIENCE", 0.005)
     monkeypatch.setattr(fetcher_manager, "PAUSE", 0.001)
     short, whole = planned(0, 90, 120), planned(1, 5, 9)
-    manager = FetcherManager(
-        cast(Leaders, None), cast(Brokers, None), FetchSettings(), cast(OffsetReset, Away()), read_nothing,
-        cast(LogOffsets, Logs(set())), None, Counters(),
-    )  # fmt: skip
+    manager = manager_of(Away(), Logs(set()))
     manager.start([short, whole])
     with capture_logs() as logs:
         async with asyncio.timeout(5):
@@ -337,10 +320,7 @@ async def test_a_broker_that_omits_a_partition_from_its_response(monkeypatch: py
     monkeypatch.setattr(fetcher_manager, "PAUSE", 0.001)
     broker, states = OneBroker({1}, set(), set(), {0}), [planned(number, 5, 9) for number in range(3)]
     log_offsets = LogOffsets(cast(Leaders, broker), cast(Brokers, broker), 5.0, 0)
-    manager = FetcherManager(
-        cast(Leaders, None), cast(Brokers, None), FetchSettings(), cast(OffsetReset, None), read_nothing,
-        log_offsets, None, Counters(),
-    )  # fmt: skip
+    manager = manager_of(None, log_offsets)
     manager.start(states)
     async with asyncio.timeout(5):
         await manager.check_replays()
@@ -463,10 +443,7 @@ async def test_a_planned_range_does_not_wait_for_the_leader_of_another_that_hang
     """Nor for long if another broker leads it by then; a hung leader would be waited for half a minute, twice."""
     broker, states = OneSilent(), [planned(number, 5, 9) for number in range(3)]
     log_offsets = LogOffsets(cast(Leaders, broker), cast(Brokers, broker), 30.0, 0)
-    manager = FetcherManager(
-        cast(Leaders, None), cast(Brokers, None), FetchSettings(), cast(OffsetReset, None), read_nothing,
-        log_offsets, None, Counters(),
-    )  # fmt: skip
+    manager = manager_of(None, log_offsets)
     manager.start(states)
     looking = asyncio.create_task(manager.check_replays())
     await asyncio.sleep(LATE + 1)

@@ -9,26 +9,22 @@ from unittest import mock
 
 import pytest
 
-from kzconsumer.brokers.leaders import Leaders, LogOffsets
-from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.leaders import LogOffsets
 from kzconsumer.brokers.protocol.log_reads import (
     EARLIEST,
     READ_UNCOMMITTED,
     ListedOffset,
     OffsetForLeaderEpochRequest,
 )
-from kzconsumer.counters import Counters
 from kzconsumer.fetcher import fetcher_manager
 from kzconsumer.fetcher.fetch_state import FetchState
-from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.progress import Progress
-from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.settings.value_readers import SMALLEST
 from kzconsumer.streams.chunk_queue import ChunkQueue
-from tests.core.plain.test_planned_ranges import GivingUp, Logs, Lower, planned, read_nothing
+from tests.core.plain.test_planned_ranges import GivingUp, Logs, Lower, manager_of, planned
 from tests.support.plans import plan_of
 from tests.support.simulated.virtual_time import in_virtual_time
 
@@ -45,10 +41,7 @@ async def test_a_range_that_is_decided_about_is_not_started_again() -> None:
             return await super().end_early(state, *found)
 
     whole, short = planned(0, 5, 9), planned(1, 90, 120)
-    manager = FetcherManager(
-        cast(Leaders, None), cast(Brokers, None), FetchSettings(), cast(OffsetReset, Slow()), read_nothing,
-        cast(LogOffsets, Logs(set())), None, Counters(),
-    )  # fmt: skip
+    manager = manager_of(Slow(), Logs(set()))
     manager.start([whole, short])
     tasks = []
     with mock.patch.object(fetcher_manager, "END_PATIENCE", -1.0):
@@ -85,10 +78,7 @@ async def test_a_range_of_a_log_with_lower_epochs_only_is_redelivered_and_nothin
     broker: Any = LowerEpochs(epochs=True)
     committer = cast(Committer, SimpleNamespace(store_start=store_start))
     reset = OffsetReset(SMALLEST, committer, 1.0, READ_UNCOMMITTED, truncated)
-    manager = FetcherManager(
-        cast(Leaders, None), cast(Brokers, None), FetchSettings(), reset, read_nothing,
-        LogOffsets(broker, broker, 5.0, 0), None, Counters(),
-    )  # fmt: skip
+    manager = manager_of(reset, LogOffsets(broker, broker, 5.0, 0))
     claim = Progress(TopicPartition("orders", 0), first, replay=plan_of(first, first + 5, leader_epoch=3))
     state = FetchState(claim, ChunkQueue(1 << 20), first, 1 << 20)
     manager.start([state])
